@@ -24,8 +24,8 @@ Shown: a step predicted, AxoNN's weak scaling predicted beside what was publishe
 small GPT trained on two ranks here, its steps beside their prediction from a calibration of this machine.
 
 Next:
-  $(BIN)/simgpt search gpt-5b -m perlmutter -n 64 --batch 256
-  $(BIN)/simgpt why gpt-80b -m frontier -n 8192 --plan $(DEMO_PLAN) --batch 8192
+  $(BIN)/simgpt search gpt-5b -m perlmutter -n 64 --stack simgpt --batch 256
+  $(BIN)/simgpt why gpt-80b -m frontier -n 8192 --stack simgpt --plan $(DEMO_PLAN) --batch 8192
   $(BIN)/simgpt predict llama-3.1-70b -m 64x8xH100,8xNDR -n 512 --stack megatron-core --plan tp=8,pp=4,dp=rest,mbs=1,sp=true --batch 1024
 endef
 export SHOWN
@@ -33,7 +33,7 @@ export SHOWN
 .PHONY: demo dist wheels docs check checks test tests test-all all-tests test-gpu gpu-check mutate fuzz bench lint format clean
 
 demo: $(VENV)/.installed-run
-	$(BIN)/simgpt predict gpt-80b -m frontier -n 8192 --plan $(DEMO_PLAN) --batch 8192
+	$(BIN)/simgpt predict gpt-80b -m frontier -n 8192 --stack simgpt --plan $(DEMO_PLAN) --batch 8192
 	$(BIN)/simgpt validate seeds --only axonn-weak-frontier
 	$(BIN)/simgpt run tiny-2m --plan dp=2,precision=fp32 --ranks 2 --batch 16 --steps 20
 	@echo "$$SHOWN"
@@ -106,7 +106,7 @@ dist: $(VENV)/.installed-release
 	rm -rf build/fresh && $(PYTHON) -m venv build/fresh
 	build/fresh/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
 	cd build/fresh && bin/python -c "from simulator.engine.core import is_built; assert is_built()" && \
-		bin/simgpt --version && bin/simgpt predict gpt-5b -m frontier -n 512 --batch 512 \
+		bin/simgpt --version && bin/simgpt predict gpt-5b -m frontier -n 512 --stack simgpt --batch 512 \
 		--plan z=16,dp=rest,recompute=full
 
 # Wheels with the compiled core for this machine's system; on Linux in containers, which takes Docker.

@@ -21,32 +21,34 @@ if sys.argv[:1] == ["-m"] and not sys.flags.safe_path:
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from simgpt.api.functions import (
-        machine,
-        model,
-        plan_run,
-        predict,
-        report,
-        search,
-        sweep,
-        validate,
-        why,
-    )
+    from simgpt.api.jobs import calibrate, compare, export, import_job, run, sbatch
+    from simgpt.api.lookups import bench_network, machine, model, report, stack, validate
+    from simgpt.api.steps import plan_run, predict, search, sweep, why
+    from simgpt.question import Question
     from topologies.errors import SimgptError
     from topologies.session import Session
 
     __version__: str
 
 __all__ = [
+    "Question",
     "Session",
     "SimgptError",
     "__version__",
+    "bench_network",
+    "calibrate",
+    "compare",
+    "export",
+    "import_job",
     "machine",
     "model",
     "plan_run",
     "predict",
     "report",
+    "run",
+    "sbatch",
     "search",
+    "stack",
     "sweep",
     "validate",
     "why",
@@ -74,9 +76,13 @@ if not TYPE_CHECKING:  # to which every name would be one of this module
             from topologies.session import Session
 
             return Session
-        from simgpt.api import functions
+        if name == "Question":
+            from simgpt.question import Question
 
-        return getattr(functions, name)
+            return Question
+        from simgpt.api import jobs, lookups, steps
+
+        return next(getattr(each, name) for each in (steps, jobs, lookups) if hasattr(each, name))
 
 
 def __dir__() -> list[str]:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from simgpt.compared_job import compared
-from simgpt.step_options import StepQuestion
+from simgpt.question import FILES, NAMED, PLAIN, Question
+from simgpt.step import Sources, Step, step_of
 from topologies.errors import SimgptError
 from topologies.files.printable import MOST_WORD, path_shown, shown
 from topologies.files.reading import UserFile
@@ -23,7 +24,6 @@ from topologies.files.units import Unit, format_quantity, quantity
 from topologies.records import record
 
 if TYPE_CHECKING:
-    from simgpt.studies.study import Study
     from simulator.predict import Prediction
     from simulator.uncertainty.anchors import Anchor
     from validation.jobs.comparison import JobComparison
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 MEASURED = "measured"
 KEYS = ("step", "steps", "peak", "peak_of", "software", "log")
-NAMED = ("model", "machine", "stack", "routing")  # keys that may name a file
 MOST_S, MOST_BYTES = 86400.0, 2.0**50  # of a step, of a device
 
 
@@ -60,23 +59,19 @@ anchor_files_option = _option("FILE", "the answers")
 
 @record(slots=False)
 class AnchorFile:
-    """What an anchor's file says: its question, as a study of one point, the measured step, the
-    software that ran, and the measured peak of memory and of what it is, if there is one."""
+    """What an anchor's file says: its question, the measured step, the software that ran, and the
+    measured peak of memory and of what it is, if there is one."""
 
     name: str
-    study: Study
+    question: Question
     step_s: float
     software: str
     peak: tuple[str, float] | None = None
 
     def anchor(self) -> Anchor:
         """The anchor, its step predicted."""
-        from simgpt.studies.evaluate import Evaluator
-        from simgpt.studies.inputs import inputs_of
-
-        (point,) = self.study.points()
         try:
-            prediction = Evaluator(inputs_of(self.study)).prediction(point)
+            prediction = step_of(self.question, Sources(tells=False)).predicted()
         except SimgptError as error:
             raise AnchorError(f"{self.name}: {error}") from None
         return _anchor(self.name, prediction, self.step_s, self.software, self.peak)
@@ -84,9 +79,6 @@ class AnchorFile:
 
 def read_anchor(path: Path) -> AnchorFile:
     """The anchor that a TOML file describes."""
-    from simgpt.studies.study import study_of
-    from simgpt.studies.study_keys import PLAIN
-
     name = path_shown(path)
     document = dict(_FILE.parsed(_FILE.text(path), name, toml=True))
     measured = document.pop(MEASURED, None)
@@ -98,10 +90,18 @@ def read_anchor(path: Path) -> AnchorFile:
     for key in document:
         if key not in (*PLAIN, "set"):
             raise AnchorError(f"{name}: unknown key {key!r}; known: {', '.join((*PLAIN, 'set'))}")
-    study = study_of(document, title=name, folder=path.parent)
+    question = _question(document, name, path.parent)
     software = shown(measured.get("software", ""), MOST_WORD) if "software" in measured else ""
     step_s = _measured(measured, name, "step", "s", MOST_S)
-    return AnchorFile(name, study, step_s, software, _peak(measured, name))
+    return AnchorFile(name, question, step_s, software, _peak(measured, name))
+
+
+def _question(document: Mapping[str, Any], name: str, folder: Path) -> Question:
+    """The question of an anchor, which names its model and its machine."""
+    for key in ("model", "machine"):
+        if key not in document:
+            raise AnchorError(f"{name} names no {key}")
+    return Question.from_toml(document, folder)
 
 
 def _peak(measured: Mapping[str, Any], name: str) -> tuple[str, float] | None:
@@ -140,14 +140,14 @@ def anchors_of(paths: Sequence[Path]) -> tuple[Anchor, ...]:
     return tuple(read_anchor(path).anchor() for path in paths)
 
 
-def anchored(question: StepQuestion, prediction: Prediction, paths: Sequence[Path]) -> Prediction:
-    """A prediction of a question, anchored to files and to logs of that question's run."""
+def anchored(step: Step, prediction: Prediction, paths: Sequence[Path]) -> Prediction:
+    """A prediction of a step, anchored to files and to logs of that step's run."""
     if not paths:
         return prediction
     _check_twice(paths)
     files = [path for path in paths if path.suffix == ".toml"]
     found = [read_anchor(path).anchor() for path in files]
-    found += [_of_log(question, prediction, path) for path in paths if path not in files]
+    found += [_of_log(step, prediction, path) for path in paths if path not in files]
     return prediction.anchored(found)
 
 
@@ -157,9 +157,9 @@ def _check_twice(paths: Sequence[Path]) -> None:
             raise AnchorError(f"--anchor {path_shown(path)} stands twice")
 
 
-def _of_log(question: StepQuestion, prediction: Prediction, path: Path) -> Anchor:
+def _of_log(step: Step, prediction: Prediction, path: Path) -> Anchor:
     """The anchor of a log, which must be of the question's own run as far as it says."""
-    found = compared(question, prediction, path)
+    found = compared(step, prediction, path)
     name = path_shown(path)
     if found.differences:
         raise AnchorError(
@@ -186,27 +186,14 @@ def _anchor(
 
 
 def anchor_text(
-    found: JobComparison,
-    model: str,
-    machine: str,
-    how: Mapping[str, Any],
-    *,
-    log: Path,
-    file: Path,
-    software: str,
+    found: JobComparison, question: Question, *, log: Path, file: Path, software: str
 ) -> str:
     """The anchor's file of a compared job, in TOML; files that it names are named from its own
     folder."""
-    from simgpt.studies.inline_study import study_of_words
     from topologies.files.toml_text import toml_text
 
-    study = study_of_words(model, machine, how)
-    (point,) = study.points()
-    top = {key: value for key, value in point.items() if "." not in key}
-    if top.get("placement") == "scheduler":  # as without it
-        del top["placement"]
-    top |= {key: _from(file.parent, top[key]) for key in NAMED if key in top}
-    fixed = {key: value for key, value in point.items() if "." in key}
+    named = {key: _from(file.parent, getattr(question, key)) for key in NAMED}
+    asked = question.changed(**{key: name for key, name in named.items() if name}).as_toml()
     measured: dict[str, Any] = {
         "step": format_quantity(found.steps.median_s, "s", digits=6),
         "steps": found.steps.steps,
@@ -216,13 +203,12 @@ def anchor_text(
         measured |= {"peak_of": found.job.peak_of}
     measured |= {"software": software} if software else {}
     measured["log"] = path_shown(log)
-    document = {**top, **({"set": fixed} if fixed else {}), MEASURED: measured}
-    return toml_text(document) + "\n"
+    return toml_text({**asked, MEASURED: measured}) + "\n"
 
 
 def _from(folder: Path, name: str) -> str:
     """The name of a model or machine, or the path of its file from a folder."""
     path, colon, variant = name.partition(":")
-    if not path.endswith((".toml", ".json")):
+    if "=" in path or not path.endswith(FILES):
         return name
     return os.path.relpath(path, folder) + colon + variant

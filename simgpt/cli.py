@@ -15,6 +15,7 @@ from simgpt.arguments.completion import completed
 from simgpt.interrupts import unwinding
 from simgpt.invocation import HELP
 from simgpt.little_memory import take_room_for_matrices
+from simgpt.plain_words import plain_words
 from simgpt.stderr import tell
 from topologies.errors import SimgptError
 from topologies.exit_status import ExitStatus
@@ -168,9 +169,7 @@ def sentence_of(error: click.ClickException) -> str:
 
 def click_words(error: click.ClickException) -> str:
     """What click has to say, in our words."""
-    said = _unknown(error) or error.format_message().removesuffix(".")
-    for clicks, ours in (("integer range", "whole number"), ("float range", "number")):
-        said = said.replace(f"is not a valid {clicks}", f"is not a {ours}")
+    said = plain_words(_unknown(error) or error.format_message().removesuffix("."))
     return said[:1].lower() + said[1:]
 
 

@@ -4,52 +4,58 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from simgpt.api.collected import collecting
 
 if TYPE_CHECKING:
+    from simgpt.question import Question
+    from simgpt.step import Step
     from simgpt.studies.study import Study
 
 HELP = ["-h", "--help"]  # what asks any command for its help
 
 
+def asked_of_step(step: Step, **places: Any) -> dict[str, Any]:
+    """What an answer about a step was asked."""
+    recipe = step.plan.training.recipe
+    return asked(step.question, step.job.stack.name, step.job.chosen, recipe, **places)
+
+
 def asked(
-    model: str, machine: str, how: Mapping[str, Any], recipe: str | None = None, **places: Any
+    question: Question, stack: str, chosen: str = "", recipe: str | None = None, **places: Any
 ) -> dict[str, Any]:
-    """What a step was asked of: the command line, the model and machine that it names, digests of
-    files among them, what was set of both, and where ranks land, of which `places` says more."""
-    from simgpt.arguments.model import fields_of
-    from simgpt.options import settings_of
+    """What was asked: the command line, the model and machine that it names, digests of files among
+    them, what was set of both, the stack and, where the question names none, why it was `chosen`,
+    and where ranks land, of which `places` says more."""
     from workload.recipes.table import FP8
 
-    given: dict[str, Any] = {"command": command_line(), "model": model, "machine": machine}
-    given |= {"compute": how.get("compute", "machine"), "stack": how.get("stack", "simgpt")}
+    named = question.stack or stack
+    given: dict[str, Any] = {"command": command_line()}
+    given |= {"model": question.model, "machine": question.machine}
+    given |= {"compute": question.compute, "stack": named}
+    given |= {"stack_chosen": chosen} if chosen else {}
     given |= {"fp8": recipe == FP8} if recipe is not None else {}
-    given |= {"routing": how["routing"]} if how.get("routing") else {}
+    given |= {"routing": question.routing} if question.routing else {}
+    names = (question.model, question.machine, named, question.routing)
     return {
-        "asked": {**given, "files": files_of((model, machine, *_others(given)))},
-        "settings": settings_of(how["settings"]),
-        "fields": fields_of(how["model_fields"]),
-        "placement": {"policy": how["placement"], **places},
+        "asked": {**given, "files": files_of(names)},
+        "settings": dict(question.set),
+        "fields": dict(question.model_set),
+        "placement": {"policy": question.placement, **places},
     }
-
-
-def _others(given: Mapping[str, Any]) -> list[str]:
-    """The other names that may be files."""
-    return [given[key] for key in ("stack", "routing") if key in given]
 
 
 def asked_of_study(study: Study) -> dict[str, Any]:
     """The command line, where the study's files lie, and digests of those it names."""
-    from validation.report.provenance import located
+    from simgpt.question import located
 
-    keys = "model", "machine", "routing"
-    named = (point[key] for point in study.points() for key in keys if key in point)
-    names = dict.fromkeys(named)
+    keys = ("model", "machine", "routing")
+    given = dict.fromkeys(point[key] for point in study.points() for key in keys if key in point)
+    names = dict.fromkeys(located(name, study.folder) for name in given)
     folder = str(study.folder)
-    files = files_of(located(name, folder) for name in names)
+    files = files_of(names)
     return {"command": command_line(), "folder": _as_utf8(folder), "files": files}
 
 

@@ -11,11 +11,11 @@ from simgpt import options, tables
 from topologies.records import record
 
 if TYPE_CHECKING:
+    from simgpt.step import Step
     from simulator.noise.noise import Noise
     from simulator.noise.variability import Variability
     from simulator.predict import Prediction
     from topologies.machine import Machine
-    from topologies.placement import Placement
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 KEYS = ("noise", "slow", "spread", "samples", "seed")
@@ -146,15 +146,9 @@ class NoiseAnswer:
     text: str
 
 
-def answered(
-    how: Mapping[str, Any],
-    prediction: Prediction,
-    machine: Machine,
-    placement: Placement,
-    costs: Mapping[str, Any],
-) -> NoiseAnswer:
-    """Steps drawn with the noise that the options ask for, if any; `costs` as `predict` was told of
-    them."""
+def answered(how: Mapping[str, Any], prediction: Prediction, step: Step) -> NoiseAnswer:
+    """Steps drawn with the noise that the options ask for, if any."""
+    machine = step.machine
     question = noise_asked(how, machine)
     if question is None:
         return NoiseAnswer({}, "")
@@ -171,10 +165,10 @@ def answered(
             question.noise,
             samples=question.samples,
             seed=question.seed,
-            placement=placement,
+            placement=step.placement,
             progress=lambda done, of: ticker("drawing steps with noise", done=done, of=of),
             stack=prediction.stack,
-            **costs,
+            op_seconds=step.op_seconds,
         )
     return NoiseAnswer({"variability": found.as_dict()}, f"\n\n{describe_noise(found)}")
 

@@ -6,44 +6,23 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from simgpt.api.collected import collecting
-from simgpt.arguments.tokens import BatchTokens, Sequences, Tokens
-from simgpt.near_batches import near_batches, words_of
 from simgpt.stderr import tell
 from topologies.errors import DiskError
 from topologies.files.printable import printable
-from topologies.files.reading import UserFile
 from topologies.files.writing import failed, is_replaced, write_whole
 from topologies.machine import Machine, machine_from_dict
 from topologies.machine_files import load_machine, rate_words, with_settings
-from workload.errors import PlanError
-from workload.gpt import GPT
-from workload.plan import Plan
-from workload.plan_text import REALS, REST, parse_fields, parse_plan
-from workload.recipes.table import FP8
-from workload.splits.plan_values import MOST
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-PLAN = UserFile("plan", PlanError)
 LONGEST_S = 1e6  # some eleven days, which torch still takes for a timeout
 MOST_THREADS = 1024
-MOST_DEVICES = 10_000_000
-MACHINE_HELP = "A machine's name, its file, or its parts as in 64x8xH100,8xNDR."
-DEVICES = click.IntRange(1, MOST_DEVICES)
-SEQUENCES = Sequences(MOST)
-BATCH_TOKENS, TRAINED_TOKENS = BatchTokens(), Tokens()
-# Of keys whose values in a plan's file are of other types than whole numbers, texts and switches.
-KINDS: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("overlap", "stage_layers"), (list, str)),
-    **dict.fromkeys(REALS, (float, int, str)),
-}
-BATCH_TOKENS_HELP = "Tokens per step instead: 16777216, 16Mi (2**24), 4M (4e6)."
 
 
 class NewFile(click.Path):
@@ -224,100 +203,19 @@ def wrote(paths: Sequence[Path], text: str) -> None:
         note(f"wrote {text}")
 
 
-def machine_of(name_or_path: str, settings: tuple[str, ...] = ()) -> Machine:
-    """The machine of that name or file, with `key=value` settings applied."""
-    changes = settings_of(settings)
+def machine_of(
+    name_or_path: str, changes: Mapping[str, Any] | None = None, *, tells: bool = True
+) -> Machine:
+    """The machine of that name or file, with values set of it; what the rate of a link or a NIC
+    comes to is said where it `tells`."""
     machine = load_machine(name_or_path)
     if not changes:
         return machine
     changed = with_settings(machine, changes)
-    for key in changes:
+    for key in changes if tells else ():
         if words := rate_words(changed, key):
             note(f"{key}: {words}")
     return changed
-
-
-def settings_of(settings: tuple[str, ...]) -> dict[str, object]:
-    """The keys and values of `--set`."""
-    changes: dict[str, object] = {}
-    for setting in settings:
-        key, equals, value = setting.partition("=")
-        if not equals or not key:
-            raise click.UsageError(f"--set {setting}: write key=value, as in device.launch='5 us'")
-        changes[key] = value
-    return changes
-
-
-def plan_of(text: str, *, devices: int | None, batch: int | None) -> Plan:
-    """The plan from its text, or from a TOML or JSON file of the same keys."""
-    return parse_plan(plan_table(text), devices=devices, batch=batch)
-
-
-def plan_on(
-    machine: Machine, text: str, *, devices: int | None, batch: int | None
-) -> tuple[Plan, Machine]:
-    """The plan from its text or file, and the machine with room for the devices, or its refusal."""
-    from topologies.placement import with_room
-
-    machine = with_room(machine, devices or 1)
-    plan = plan_of(text, devices=devices, batch=batch)
-    return plan, with_room(machine, plan.grid.ranks)
-
-
-def plan_table(text: str) -> str | dict[str, Any]:
-    """The text of a plan as it is, or the table of the TOML or JSON file that it names."""
-    if not text.endswith((".toml", ".json")):
-        if "=" not in text and os.path.isfile(text):
-            raise PlanError(f"a plan's file ends in .toml or .json, unlike {text}")
-        return text
-    table = _plan_of_answer(PLAN.document(text))
-    if not isinstance(table, dict):
-        raise PlanError(f"{text} is not a plan: it should be a table of keys such as tp and dp")
-    for key, value in table.items():
-        if type(value) not in KINDS.get(key, (int, str, bool)):
-            raise PlanError(
-                f"{text}: {key} = {json.dumps(value, default=str)} is not a plan's value"
-            )
-    return table
-
-
-def _plan_of_answer(document: Any) -> Any:
-    """The plan of an answer in JSON, of a search the best; another document as it is."""
-    answer = document
-    if isinstance(answer, dict) and isinstance(answer.get("plans"), list):
-        if not answer["plans"]:
-            raise PlanError("the search found no plan: there is none in its answer")
-        answer = answer["plans"][0]
-    if not isinstance(answer, dict) or not isinstance(answer.get("plan"), dict):
-        return answer
-    return {**answer["plan"], **({"recipe": FP8} if answer.get("fp8") is True else {})}
-
-
-def fixed_of(text: str) -> dict[str, Any]:
-    """Fields of a plan that a search keeps: `pp=1,zero=1`, or those of a plan's file; dp=rest
-    keeps nothing."""
-    fixed = parse_fields(plan_table(text))
-    return {key: value for key, value in fixed.items() if (key, value) != ("dp", REST)}
-
-
-def batch_of(
-    batch: int | None, batch_tokens: int | None, gpt: GPT, devices: int | None = None
-) -> int | None:
-    """Sequences per step, from --batch or --batch-tokens. Tokens that are not a whole number of
-    sequences are refused; the message names near batches that the devices divide (powers of two if
-    the devices are unknown)."""
-    if batch_tokens is None:
-        return batch
-    if batch is not None:
-        raise click.UsageError("give --batch or --batch-tokens, not both")
-    sequences, rest = divmod(batch_tokens, gpt.sequence)
-    if rest or sequences < 1:
-        near = near_batches(batch_tokens / gpt.sequence, devices or 1) or [max(sequences, 1)]
-        raise PlanError(
-            f"a batch of {batch_tokens:,} tokens is not a whole number of sequences of "
-            f"{gpt.sequence:,}; try {words_of(near, gpt.sequence)}"
-        )
-    return sequences
 
 
 def compact(record: dict[str, Any]) -> str:

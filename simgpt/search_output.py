@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from workload.expert_loads.histogram import RoutedGPT
 from workload.grid import AXES
 
 if TYPE_CHECKING:
+    from simgpt.question import Question
     from simulator.predict import Prediction
     from simulator.search import Progress, SearchProblem
     from simulator.search.baselines import Ranked
@@ -35,7 +37,8 @@ TITLES = {"memory_front": "less and less memory", "devices_front": "time or node
 class Found:
     """What a search for the best plans in an `objective` found, and what those along its fronts
     did; the search was to end where the best may miss the optimum by a share `enough` at most.
-    `next_words` are commands to go on with the best plan."""
+    `next_words` are commands to go on with the best plan, `chosen` says why it is that stack, where
+    nobody names one."""
 
     problem: SearchProblem
     machine: Machine
@@ -46,6 +49,7 @@ class Found:
     remarks: Sequence[str] = ()  # on what is assumed of the machine
     faster: Sequence[int] = ()  # batches near this one with plans that are faster per token
     next_words: Sequence[str] = ()
+    chosen: str = ""
 
     @property
     def difference(self) -> DifferenceError | None:
@@ -116,7 +120,7 @@ class Found:
             f"{self.machine.name}, {tables.several(problem.batch, 'sequence')} a step"
         )
         stack = problem.stack
-        head += f"\nstack {stack.name} ({stack.title})"
+        head += f"\nstack {stack.name} ({stack.title}{self.chosen and f', {self.chosen}'})"
         if isinstance(problem.gpt, RoutedGPT):
             head += "\nexperts are chosen as the histogram says"
         if assumes_balance(problem.gpt):
@@ -423,9 +427,7 @@ def describe_ranking(ranked: list[Ranked], tau: float | None) -> str:
     return f"{table}\n\nrank correlation of the two (Kendall's tau): {tau:.2f}"
 
 
-def next_commands(
-    problem: SearchProblem, state: Progress, model: str, machine: str, how: Mapping[str, Any]
-) -> list[str]:
+def next_commands(problem: SearchProblem, state: Progress, question: Question) -> list[str]:
     """Commands that write the settings of the best plan, and a job that runs it."""
     from simgpt.sites.launches import USUAL
 
@@ -433,14 +435,19 @@ def next_commands(
         return []
     best, stack = state.found[0], problem.stack
     framework = USUAL.get(stack.name) or USUAL.get(stack.family)
-    words = ["--plan", best.plan_text, "--batch", str(problem.batch)]
-    words += ["--stack", stack.name] if how["stack"] != "simgpt" else []
-    words += [word for value in how["model_fields"] for word in ("--model-set", value)]
+    told = replace(
+        question,
+        plan=best.plan_text,
+        batch=problem.batch,
+        batch_tokens=None,
+        stack=stack.name,
+        routing="",
+        placement="scheduler",
+    )
     found = []
     if framework is not None:
-        found.append(["export", model, *words, "--to", framework])
+        words = told.as_words(without=("machine", "devices", "set"))
+        found.append(["export", *words, "--to", framework])
     if framework is not None or stack.name == "simgpt":
-        settings = [word for value in how["settings"] for word in ("--set", value)]
-        place = ["-m", machine, "-n", str(problem.devices)]
-        found.append(["sbatch", model, *place, *words, *settings])
+        found.append(["sbatch", *told.as_words()])
     return [shlex.join(["simgpt", *each]) for each in found]

@@ -17,8 +17,8 @@ from typing import Any
 import click
 
 from simgpt.frameworks.files import MEGATRON, Described
-from simgpt.frameworks.importing import question_from
-from simgpt.frameworks.question import Question
+from simgpt.frameworks.imported_job import ImportedJob
+from simgpt.frameworks.importing import job_from
 from topologies.errors import SimgptError
 from topologies.session import Session
 
@@ -113,15 +113,15 @@ def _of_words(row: dict[str, str]) -> dict[str, Any]:
     return found | ({"pipeline-model-parallel-layout": layout[1]} if layout else {})
 
 
-def asked(row: dict[str, str]) -> Question:
+def asked(row: dict[str, str]) -> ImportedJob:
     """The question that a row's arguments ask, with what they leave out: the vocabulary."""
     arguments = arguments_of(row)
     vocab = {} if "vocab-size" in arguments else {"vocab": int(row["vocab_padded"])}
     described = Described(MEGATRON, arguments)
-    return question_from([described], devices=int(row["gpus"] or 0) or None, changed=vocab)
+    return job_from([described], devices=int(row["gpus"] or 0) or None, changed=vocab)
 
 
-def wrong(row: dict[str, str], question: Question) -> list[str]:
+def wrong(row: dict[str, str], question: ImportedJob) -> list[str]:
     """Where a question is not what the row's columns say."""
     gpt, plan = question.gpt, question.plan
     if gpt is None:
@@ -141,7 +141,7 @@ def wrong(row: dict[str, str], question: Question) -> list[str]:
         "vpp": (plan.get("vpp", 1), row["vpp"]),
         "cp": (plan.get("cp", 1), row["cp"]),
         "micro_batch": (plan.get("mbs"), row["micro_batch"]),
-        "global_batch": (question.batch, row["global_batch"]),
+        "global_batch": (question.question.batch, row["global_batch"]),
     }
     multiple = 128 * int(row["tp"])
     padded = ceil(gpt.vocab / multiple) * multiple

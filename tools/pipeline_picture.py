@@ -11,33 +11,22 @@ from pathlib import Path
 import click
 
 from simgpt.anchors import read_anchor
-from simgpt.studies.evaluate import Evaluator
-from simgpt.studies.inputs import inputs_of
+from simgpt.step import Sources, step_of
 from simulator.attribution.pipeline_slots import pipeline_slots
 from topologies.errors import SimgptError
 from topologies.files.writing import figure_bytes, write_whole
-from topologies.machine_files import load_machine
-from topologies.placement import with_room
-from topologies.placement_names import parse_placement
 from validation.report.figures.pipeline_chart import pipeline_chart
 from validation.report.figures.style import drawing
-
-PLAIN = {"model", "machine", "devices", "batch", "plan", "stack"}
 
 
 def draw(anchor: Path, picture: Path) -> None:
     """Predict the question of an anchor, and draw it."""
     file = read_anchor(anchor)
-    (point,) = file.study.points()
-    if further := set(point) - PLAIN:
-        raise SimgptError(f"{file.name}: {', '.join(sorted(further))} cannot be drawn")
-    prediction = Evaluator(inputs_of(file.study)).prediction(point)
-    plan = prediction.plan
+    step = step_of(file.question, Sources(tells=False))
+    prediction, plan = step.predicted(), step.plan
     if plan.pp == 1:
         raise SimgptError(f"{file.name}: its plan has no pipeline")
-    machine = with_room(load_machine(str(point["machine"])), plan.grid.ranks)
-    placement = parse_placement("scheduler", machine, plan.grid.ranks)
-    stages = pipeline_slots(prediction, plan, machine, placement)
+    stages = pipeline_slots(prediction, plan, step.machine, step.placement)
     predicted, measured = f"{prediction.step_s:.3g} s", f"{file.step_s:.4g} s"
     title = (
         f"{prediction.gpt.name}, {plan.grid.ranks} {prediction.device.upper()}, "

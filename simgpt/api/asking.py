@@ -2,41 +2,47 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields
-from functools import cached_property
+from functools import cached_property, wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
+from click.core import UNSET  # type: ignore[attr-defined]
 
 from simgpt.api.collected import Collected
 from simgpt.api.errors import ArgumentError, NoAnswerError
-from simgpt.api.words import keywords_of, long_name, words_of
+from simgpt.api.words import Found, check_known, found_of, keywords_of, long_name, option_words
 from simgpt.cli import cli, click_words
 from simgpt.invocation import HELP
+from simgpt.question import Question, fields_asked, words_of
+from simgpt.question_rows import SEGMENT
 from topologies.exit_status import ExitStatus
 from topologies.files.printable import sentence
 from topologies.records import record
 from topologies.session import in_default_session
 
-CALLER = 3  # of `warnings.warn`: `ask`, the function that asks, and the line that called that one
+CALLER = 4  # of `warnings.warn`: `ask`, the function that asks, `refusing`, and the user's line
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 @record(slots=False)
 class Asked:
-    """What a command answered to arguments: its text, or a function that makes it, and its JSON
-    record, notes, files that it wrote, and the exit status with which it ends in a terminal."""
+    """What a command answered: the words that ask it in a terminal, its text, or a function that
+    makes it, its JSON record, notes, files that it wrote, the exit status with which it ends in a
+    terminal, and the question, where it asked one."""
 
     command: Sequence[str]
-    arguments: Sequence[object]
     told: str | Callable[[], str]
     record: Mapping[str, Any]
     notes: Sequence[str]
     paths: Sequence[Path]
     status: int
+    question: Question | None = None
 
     @cached_property
     def text(self) -> str:
@@ -48,9 +54,26 @@ class Asked:
         return Asked, tuple((own | {"told": self.text}).values())
 
 
-def ask(names: Sequence[str], arguments: Sequence[object], options: Mapping[str, Any]) -> Asked:
-    """Ask the command of these names. A note of it is a UserWarning at the line of the caller's
-    caller; a SimgptError says in one sentence what is wrong."""
+def refusing(*names: str) -> Callable[[Function], Function]:
+    """Give a function that asks the command of these names a sentence on keywords that it does not
+    know, which says what they are here, where they are another framework's."""
+
+    def give(function: Function) -> Function:
+        known = inspect.signature(function).parameters
+
+        @wraps(function)
+        def asked(*given: Any, **keywords: Any) -> Any:
+            if unknown := {name: each for name, each in keywords.items() if name not in known}:
+                check_known(_command(names), unknown)
+            return function(*given, **keywords)
+
+        return asked  # type: ignore[return-value]
+
+    return give
+
+
+def _command(names: Sequence[str]) -> click.Command:
+    """The command of these names."""
     context = click.Context(cli, info_name="simgpt", **cli.context_settings)
     command: click.Command = cli
     for name in names:
@@ -61,24 +84,76 @@ def ask(names: Sequence[str], arguments: Sequence[object], options: Mapping[str,
             raise ArgumentError(f"{context.info_name} knows no {name!r}; known: {known}")
         command = found
         context = click.Context(command, info_name=name, parent=context)
-    words = [*names, *words_of(command, arguments, options)]
-    collected, status = _run(command, words, len(names))
+    return command
+
+
+def ask(names: Sequence[str], given: Mapping[str, Any]) -> Asked:
+    """Ask the command of these names, with values by keyword, of which None is not given. A note of
+    it is a UserWarning at the line of the caller's caller; a SimgptError says in one sentence what
+    is wrong."""
+    command = _command(names)
+    values = {key: each for key, each in given.items() if each is not None}
+    fields, others = apart(fields_asked(command), values)
+    check_known(command, others)
+    params = keywords_of(command)
+    found_by = {str(params[key].name): found_of(params[key], key, others[key]) for key in others}
+    words = [*names, *_words(command, fields, found_by)]
+    collected, status = _run(command, words, fields, found_by)
     for note in collected.notes:
         warnings.warn(note, stacklevel=CALLER)
     told, record = collected.answers[-1] if collected.answers else ("", {})
     notes, paths = tuple(collected.notes), tuple(collected.paths)
-    return Asked(("simgpt", *words), tuple(arguments), told, record, notes, paths, status)
+    asked = Question(**fields) if fields else None
+    return Asked(("simgpt", *words), told, record, notes, paths, status, asked)
+
+
+def apart(
+    asked: Collection[str], given: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Values of the fields that a command is asked, each in its kind, and what else is given."""
+    others, base = dict(given), Question()
+    if isinstance(others.get("model"), Question):
+        base = others.pop("model")
+    names = [*asked, SEGMENT] if "set" in asked else list(asked)
+    told = Question.of(**{name: others.pop(name) for name in names if name in others})
+    fields = {**base.given, **told.given}
+    if lost := [name for name in fields if name not in asked]:
+        raise ArgumentError(f"this command has no option for the question's {lost[0]}")
+    return fields, others
+
+
+def _words(
+    command: click.Command, fields: Mapping[str, Any], found: Mapping[str, Found]
+) -> list[str]:
+    """The words of a command line that asks the same: other arguments, the question, other
+    options."""
+    own = [(param, found[str(param.name)]) for param in command.params if param.name in found]
+    before = [(each, text) for each, text in own if isinstance(each, click.Argument)]
+    after = [(each, text) for each, text in own if not isinstance(each, click.Argument)]
+    given = [word for param, text in before for word in option_words(param, text)]
+    return [*given, *words_of(fields), *(w for p, text in after for w in option_words(p, text))]
 
 
 @in_default_session
-def _run(command: click.Command, words: list[str], names: int) -> tuple[Collected, int]:
+def _run(
+    command: click.Command,
+    words: list[str],
+    fields: Mapping[str, Any],
+    found: Mapping[str, Found],
+) -> tuple[Collected, int]:
     """The command in a context whose object collects what it says, and its exit status."""
     collected, status = Collected(words), 0
+    name = str(command.name)
+    context = click.Context(command, info_name=name, obj=collected, help_option_names=HELP)
     try:
-        context = command.make_context(
-            " ".join(words[:names]), words[names:], obj=collected, help_option_names=HELP
-        )
         with context:
+            for param in command.params:
+                if param.name in fields:
+                    context.params[str(param.name)] = fields[str(param.name)]
+                else:
+                    param.handle_parse_result(context, dict(found), [])
+            absent = {name: None for name, each in context.params.items() if each is UNSET}
+            context.params |= absent
             command.invoke(context)
     except SystemExit as end:
         status = int(end.code or 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from os import fspath
 from typing import TYPE_CHECKING, Any, Literal
 
 from simgpt import tables
@@ -10,7 +11,11 @@ from simgpt.api.errors import NothingToDrawError
 from simgpt.api.result import Cells, Result, Row, cell_of, flat
 
 if TYPE_CHECKING:
+    from os import PathLike
+
     from matplotlib.figure import Figure
+
+    from simgpt.api.asking import Asked
 
 SHOWN = 5  # names in the short form
 
@@ -39,7 +44,11 @@ class Listing(Result):
 
 
 class Machine(Result):
-    """What is known of a machine, and from where."""
+    """What is known of a machine, and from where; `asked_for` is the name that it was asked by."""
+
+    def __init__(self, asked: Asked, asked_for: str | PathLike[str]) -> None:
+        super().__init__(asked)
+        self._asked_for = fspath(asked_for)
 
     @property
     def name(self) -> str:
@@ -60,7 +69,7 @@ class Machine(Result):
         from simgpt.options import machine_of
         from topologies.figures import interconnect_figure, node_figure
 
-        machine = machine_of(str(self._asked.arguments[0]))
+        machine = machine_of(self._asked_for)
         return node_figure(machine) if part == "node" else interconnect_figure(machine)
 
     def _short(self) -> str:
@@ -85,6 +94,21 @@ class Model(Result):
 
     def _table(self) -> tuple[Sequence[str], Cells]:
         return [], [(key, cell_of(value)) for key, value in self._record.items()]
+
+
+class Stack(Result):
+    """What a software stack makes of a plan, with the source of each number."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return str(self._record["name"])
+
+    def _short(self) -> str:
+        return f"{self.name}, {self._record['title']}"
+
+    def _table(self) -> tuple[Sequence[str], Cells]:
+        return [], [(key, cell_of(value)) for key, value in flat(self._record).items()]
 
 
 class Validation(Result):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,7 @@ from simgpt import tables
 from simgpt.api.asking import Asked
 from simgpt.api.errors import NothingToDrawError
 from simgpt.api.result import Cells, Result, Row, flat, table_of
+from simgpt.question import Question
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -223,13 +223,12 @@ class Search(Result):
         return bars(self._record["plans"])
 
     def _plan(self, record: Mapping[str, Any]) -> Prediction:
-        from validation.report.read_prediction import prediction_of
-
         whole = {**record, **{key: self._record[key] for key in ASKED}}
-        again = shlex.split(prediction_of(whole, "search").command)
-        whole["asked"] = {**whole["asked"], "command": shlex.join(again)}
+        question = Question.from_json(whole)
+        whole["asked"] = {**whole["asked"], "command": question.command}
         text = f"{record['plan_string']}: {tables.seconds(record['step_s'])} a step"
-        return Prediction(Asked(again, (), text, whole, (), (), 0))
+        words = ("simgpt", "predict", *question.as_words())
+        return Prediction(Asked(words, text, whole, (), (), 0, question))
 
     def _short(self) -> str:
         record, best = self._record, self.best

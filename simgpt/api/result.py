@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simgpt.api.errors import MissingLibraryError
+from simgpt.question import Question
+from simgpt.question_rows import QuestionError
 
 if TYPE_CHECKING:
     import pandas
@@ -32,6 +34,14 @@ class Result:
     def command(self) -> str:
         """The command line that asks the same, ready for a shell."""
         return shlex.join(self._asked.command)
+
+    @property
+    def question(self) -> Question:
+        """The question that was asked, to ask it of another function or with a change; a
+        SimgptError where the command is asked none."""
+        if self._asked.question is None:
+            raise QuestionError(f"{self.command} is asked no question about a step")
+        return self._asked.question
 
     @property
     def notes(self) -> tuple[str, ...]:

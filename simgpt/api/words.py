@@ -1,10 +1,11 @@
-"""Arguments of Python as the words of a command line, so that both are read by the same code."""
+"""Values that Python gives for options, as the words that a command line would have for them."""
 
 from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from keyword import iskeyword
 from typing import Any
 
 import click
@@ -13,68 +14,66 @@ from simgpt.api.errors import ArgumentError
 from simgpt.arguments.foreign_options import instead_of
 from topologies.files.printable import shown
 
+Found = str | list[str] | bool  # what the parser of a command line finds of a parameter
 NOT_OPTIONS = ("json", "output")  # what Python has from the result itself
-WITH_OUTPUT = ("sweep", "report")  # whose output is more than their answer
-IN_ONE = ("plan", "also_devices", "nodes")  # whose values one word lists
+WITH_OUTPUT = ("sweep", "report", "calibrate")  # whose output is more than their answer
+IN_ONE = ("also_devices", "nodes")  # whose values one word lists
 
 
-def keywords_of(command: click.Command) -> dict[str, click.Option]:
-    """The options of a command by the keywords that Python gives them with."""
+def keywords_of(command: click.Command) -> dict[str, click.Parameter]:
+    """The parameters of a command by the keywords that Python gives them with."""
     found = {}
     for param in command.params:
-        if isinstance(param, click.Option):
-            name = long_name(param)
-            if name not in NOT_OPTIONS or (name == "output" and command.name in WITH_OUTPUT):
-                found[name] = param
+        name = long_name(param)
+        if name not in NOT_OPTIONS or (name == "output" and command.name in WITH_OUTPUT):
+            found[name] = param
     return found
 
 
-def long_name(option: click.Option) -> str:
-    """An option's keyword: its longest name, with an underscore for each hyphen within."""
-    return max(option.opts, key=len).lstrip("-").replace("-", "_")
+def long_name(param: click.Parameter) -> str:
+    """A parameter's keyword: the longest name of an option, with an underscore for each hyphen
+    within, or the parameter's own name where that is a word of Python's."""
+    if isinstance(param, click.Argument):
+        return str(param.name)
+    name = max(param.opts, key=len).lstrip("-").replace("-", "_")
+    return str(param.name) if iskeyword(name) else name
 
 
-def words_of(
-    command: click.Command, arguments: Sequence[object], options: Mapping[str, Any]
-) -> list[str]:
-    """The words of a command line with these arguments and options; None is an option that is not
-    given."""
+def check_known(command: click.Command, given: Mapping[str, Any]) -> None:
+    """Refuse a keyword that a command has no parameter for, and say which is near."""
     known = keywords_of(command)
-    for keyword in options:
-        if keyword not in known:
-            raise ArgumentError(_unknown(command, keyword, options[keyword], known))
-    given = [_text("argument", each) for each in arguments]
-    words = ["--", *given] if any(each.startswith("-") for each in given) else given
-    asked = [
-        word
-        for keyword, value in options.items()
-        if value is not None
-        for word in _option_words(known[keyword], keyword, value)
-    ]
-    return [*asked, *words] if words[:1] == ["--"] else [*words, *asked]
+    for keyword, value in given.items():
+        if keyword in known:
+            continue
+        if ours := instead_of(command, keyword, value):
+            raise ArgumentError(f"{command.name} takes no {shown(keyword)}: {ours}")
+        near = difflib.get_close_matches(keyword, known, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
+        raise ArgumentError(f"{command.name} takes no {shown(keyword)}; {hint}")
 
 
-def _unknown(command: click.Command, keyword: str, value: Any, known: Iterable[str]) -> str:
-    if ours := instead_of(command, keyword, value):
-        return f"{command.name} takes no {shown(keyword)}: {ours}"
-    near = difflib.get_close_matches(keyword, known, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
-    return f"{command.name} takes no {shown(keyword)}; {hint}"
-
-
-def _option_words(option: click.Option, keyword: str, value: Any) -> Iterator[str]:
-    name = option.opts[0]
-    if option.is_flag:
+def found_of(param: click.Parameter, keyword: str, value: Any) -> Found:
+    """What the parser of a command line would have found of a parameter with this value."""
+    if isinstance(param, click.Option) and param.is_flag:
         if not isinstance(value, bool):
             raise ArgumentError(f"{keyword} is True or False, not {shown(repr(value))}")
-        yield from [name] * value
-    elif option.multiple:
-        for each in _several(keyword, value):
-            yield from (name, each)
-    elif keyword in IN_ONE and not isinstance(value, str | os.PathLike):
-        yield from (name, ",".join(_several(keyword, value)))
-    else:
-        yield from (name, _text(keyword, value))
+        return value
+    if param.multiple or param.nargs == -1:
+        return _several(keyword, value)
+    if keyword in IN_ONE and not isinstance(value, str | os.PathLike):
+        return ",".join(_several(keyword, value))
+    return _text(keyword, value)
+
+
+def option_words(param: click.Parameter, found: Found) -> list[str]:
+    """The words of a command line in which its parser finds that."""
+    texts = found if isinstance(found, list) else [found] if isinstance(found, str) else []
+    if isinstance(param, click.Argument):  # of which one that begins so would be an option
+        return [f"./{each}" if each.startswith("-") else each for each in texts]
+    name = param.opts[0]
+    return (
+        [name] * found if isinstance(found, bool) else [w for each in texts for w in (name, each)]
+    )
 
 
 def _several(keyword: str, value: Any) -> list[str]:
@@ -102,7 +101,7 @@ def _swept(values: Any) -> str:
 
 def _value(keyword: str, value: Any) -> str:
     """A value of a plan, a model or a machine: a list is written with plus signs."""
-    if isinstance(value, list | tuple):
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
         return "+".join(_text(keyword, each) for each in value)
     return str(value).lower() if isinstance(value, bool) else _text(keyword, value)
 

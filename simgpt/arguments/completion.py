@@ -19,6 +19,8 @@ class Named(click.ParamType[str]):
         self.kind = kind
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if self.kind and value == "":
+            self.fail('"" names nothing', param, ctx)
         return click.STRING.convert(value, param, ctx)
 
     def shell_complete(

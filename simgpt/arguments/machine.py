@@ -2,54 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any, TypeVar
-
-import click
+from typing import Any
 
 from topologies.errors import MachineError
 from topologies.hardware.device_library import gpu_of, half_of
-from topologies.hardware.node import MOST_DEVICES
 from topologies.machine import Machine
 from topologies.machine_files import load_machine
 from topologies.parts_text import is_parts, parse_parts
 from topologies.placement import is_of_any_size
-
-Command = TypeVar("Command", bound=Callable[..., Any])
-SEGMENT = "node.segment"
-
-
-def _with_segment(
-    ctx: click.Context, _: click.Parameter, given: tuple[str, ...]
-) -> tuple[str, ...]:
-    """The settings of a machine with what --segment says, which is read before them."""
-    trays = ctx.meta.get(SEGMENT)
-    return given if trays is None else (*given, f"{SEGMENT}={trays}")
-
-
-def _keep_segment(ctx: click.Context, _: click.Parameter, trays: int | None) -> None:
-    ctx.meta[SEGMENT] = trays
-
-
-def settings_options(function: Command) -> Command:
-    """Give a command --set, and --segment, which sets the trays of a rack that a job gets."""
-    function = click.option(
-        "--segment",
-        type=click.IntRange(1, MOST_DEVICES),
-        expose_value=False,
-        is_eager=True,
-        callback=_keep_segment,
-        help="Trays of a segment in one rack, as Slurm's --segment; racks of trays alone.",
-    )(function)
-    return click.option(
-        "--set",
-        "settings",
-        multiple=True,
-        metavar="KEY=VALUE",
-        callback=_with_segment,
-        help="Change the machine.",
-    )(function)
 
 
 def own_machine(name: str) -> Machine | None:

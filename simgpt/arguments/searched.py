@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from simgpt.options import plan_table
+from simgpt.step import plan_table
 from workload.errors import PlanError
 from workload.plan_text import REST, parse_fields, split_plan
 from workload.recipes.table import NO_RECIPE, RECIPE_NAMES

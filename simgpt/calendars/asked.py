@@ -7,8 +7,9 @@ from typing import Any, TypeVar
 
 import click
 
-from simgpt import noise_options, options
+from simgpt import noise_options
 from simgpt.arguments.durations import Duration
+from simgpt.question import Question
 from topologies.errors import UnitError
 from topologies.files.units import quantity
 from topologies.hardware.reliability import Storage
@@ -53,9 +54,6 @@ class NodeCounts(click.ParamType[tuple[int, ...]]):
 
 
 _OPTIONS = (
-    click.option(
-        "--tokens", type=options.TRAINED_TOKENS, required=True, help="Train on: 300e9, 300B, 15T."
-    ),
     click.option(
         "--start", type=click.DateTime([DATE]), help="When the first job starts; else today."
     ),
@@ -116,9 +114,9 @@ def calendar_options(function: Command) -> Command:
     return function
 
 
-def check(how: dict[str, Any]) -> None:
+def check(question: Question, how: dict[str, Any]) -> None:
     """Refuse options that do not go together."""
-    if how["nodes"] and how["devices"] is not None:
+    if how["nodes"] and question.devices is not None:
         raise click.UsageError("--nodes says how many devices there are; leave -n out")
     if how["storage"] is not None and how["save_time"] is not None:
         raise click.UsageError("give --storage or --save-time, not both")

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from simgpt import noise_options
-from simgpt.step_options import StepQuestion
+from simgpt.step import Step
 from simulator.answer_words import EVENLY, assumes_balance
 from simulator.goodput.checkpoint import Checkpoint, checkpoint_of
 from simulator.goodput.closed_form import best_interval_s
@@ -37,7 +37,7 @@ class Planned:
     """A run on so many devices: its step with the noise that was asked for, its checkpoint and
     saves, the rate of failures of one node, its forecast, and what is taken for granted."""
 
-    question: StepQuestion
+    step: Step
     prediction: Prediction
     step_s: float
     band: Band | None
@@ -59,13 +59,13 @@ class Planned:
         return round(self.forecast.run.interval_s / self.step_s)
 
 
-def planned(question: StepQuestion, how: Mapping[str, Any]) -> Planned:
-    """The forecast of the run that the options ask for, with the question's plan."""
-    prediction = question.predicted()
-    machine, nodes = question.machine, prediction.cost.nodes
-    step_s = prediction.step_s * (1 + _noise_cost(how, prediction, question))
-    steps = math.ceil(how["tokens"] / prediction.tokens_per_step)
-    checkpoint = checkpoint_of(question.gpt, question.plan)
+def planned(step: Step, how: Mapping[str, Any]) -> Planned:
+    """The forecast of the run that the options ask for, with the step's plan."""
+    prediction = step.predicted()
+    machine, nodes = step.machine, prediction.cost.nodes
+    step_s = prediction.step_s * (1 + _noise_cost(how, prediction, step))
+    steps = math.ceil((step.question.tokens or 0) / prediction.tokens_per_step)
+    checkpoint = checkpoint_of(step.gpt, step.plan)
     rate, rate_words = _failures(how, machine)
     saves, save_words = _saves(how, checkpoint, machine, prediction.devices)
     run = _run(how, saves, steps * step_s, step_s, nodes * rate)
@@ -76,7 +76,7 @@ def planned(question: StepQuestion, how: Mapping[str, Any]) -> Planned:
         run, spreads, least_interval_s=step_s, draws=how["draws"], seed=how["seed"] or 0
     )
     return Planned(
-        question=question,
+        step=step,
         prediction=prediction,
         step_s=step_s,
         band=band,
@@ -92,12 +92,12 @@ def planned(question: StepQuestion, how: Mapping[str, Any]) -> Planned:
     )
 
 
-def _noise_cost(how: Mapping[str, Any], prediction: Prediction, question: StepQuestion) -> float:
+def _noise_cost(how: Mapping[str, Any], prediction: Prediction, step: Step) -> float:
     """By which share the mean step is longer for jitter and slow devices, if they are asked for."""
     keys = [key for key in noise_options.KEYS if key != "seed"]
     if all(how[key] is None for key in keys):
         return 0.0
-    drawn = noise_options.answered(how, prediction, question.machine, question.placement, {})
+    drawn = noise_options.answered(how, prediction, step)
     return float(drawn.record["variability"]["mean_cost"])
 
 

@@ -10,7 +10,8 @@ import click
 from click.core import ParameterSource
 
 from simgpt import options, tables
-from simgpt.arguments.machine import settings_options
+from simgpt.question import Question, asks
+from simgpt.step import Sources
 from topologies.collectives.benchmark import BenchmarkLine, bench, doubling, sizes_of
 from topologies.errors import MachineError, SimgptError
 from topologies.hardware.software import ALGORITHMS, Kind
@@ -21,7 +22,7 @@ MOST_DIGITS = 9  # of a number of devices
 
 
 @click.command("bench-network")
-@click.option("-m", "--machine", "name", required=True, help=options.MACHINE_HELP)
+@asks("machine", "set")
 @click.option(
     "--collective", type=click.Choice(list(ALGORITHMS)), default="all_gather", show_default=True
 )
@@ -48,17 +49,15 @@ MOST_DIGITS = 9  # of a number of devices
     "it; -o FILE.toml then writes a machine file with the fitted keys. If the table has lost its "
     "header, give --collective and --devices.",
 )
-@settings_options
 @options.answer_options
 def command(
-    name: str,
+    question: Question,
     collective: Kind,
     sizes: str,
     devices: str,
     placement: str,
     algorithm: str,
     table: Path | None,
-    settings: tuple[str, ...],
     as_json: bool,
     output: Path | None,
 ) -> None:
@@ -72,7 +71,7 @@ def command(
     Size and bandwidths are defined as in nccl-tests: algbw is size over time, and busbw what the
     links of a ring would carry. All devices are one group.
     """
-    machine = options.machine_of(name, settings)
+    machine, name = Sources().machine(question), question.machine
     if table is not None:
         _fit(machine, name, table, as_json=as_json, output=output)
         return

@@ -7,25 +7,24 @@ from typing import Any
 import click
 
 from simgpt import options
-from simgpt.arguments.model import model_of, model_set_option
 from simgpt.invocation import ran
+from simgpt.question import Question, asks
 
 FRAMEWORKS = ("megatron", "megatron-bridge", "torchtitan", "deepspeed", "axonn")
 
 
 @click.command("export")
-@click.argument("model")
-@click.option("--plan", "-p", required=True, help="The plan, as predict takes it.")
+@asks(
+    *("model", "model_set", "devices", "stack", "plan", "batch", "batch_tokens"),
+    plan={"default": None, "required": True, "help": "The plan, as predict takes it."},
+    devices={"help": "Devices that dp=rest fills."},
+    stack={"help": "Whose defaults hold where the plan says nothing: simgpt stacks."},
+)
 @click.option(
     "--to", "framework", type=click.Choice(FRAMEWORKS), required=True, help="Whose settings."
 )
-@click.option("-n", "--devices", type=options.DEVICES, help="Devices that dp=rest fills.")
-@click.option("--batch", "-b", type=options.SEQUENCES, help="Sequences per step.")
-@click.option("--batch-tokens", type=options.BATCH_TOKENS, help=options.BATCH_TOKENS_HELP)
-@click.option("--stack", help="Whose defaults hold where the plan says nothing: simgpt stacks.")
-@model_set_option
 @options.answer_options
-def command(model: str, framework: str, **how: Any) -> None:
+def command(question: Question, framework: str, **how: Any) -> None:
     """Print another framework's settings for a plan.
 
     \b
@@ -36,15 +35,10 @@ def command(model: str, framework: str, **how: Any) -> None:
     on stderr. Data, tokenizer, learning rate and all else that a step's time does not depend on is
     yours to add.
     """
-    from simgpt.frameworks.exporting import Asked, exported
+    from simgpt.frameworks.exporting import exported
     from simgpt.frameworks.rendering import rendered
-    from workload.descriptions.read import described_model
 
-    gpt = model_of(model, how["model_fields"])
-    batch = options.batch_of(how["batch"], how["batch_tokens"], gpt, how["devices"])
-    plan, beyond = options.plan_table(how["plan"]), described_model(model).beyond
-    asked = Asked(gpt, plan, how["devices"], batch, beyond)
-    found = exported(asked, framework, how["stack"])
+    found = exported(question, framework)
     for text in found.notes:
         options.note(text)
     record = {

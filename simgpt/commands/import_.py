@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -12,11 +11,13 @@ import click
 
 from simgpt import options, tables
 from simgpt.arguments.machine import own_machine
-from simgpt.arguments.model import fields_of, model_set_option
 from simgpt.invocation import ran
+from simgpt.question import Question
+from simgpt.question_rows import MACHINE_HELP, ROWS
+from workload.plan import text_of
 
 if TYPE_CHECKING:
-    from simgpt.frameworks.question import Instead, Question
+    from simgpt.frameworks.imported_job import ImportedJob, Instead
     from simgpt.frameworks.reading import Remark
 
 WORDS = {
@@ -41,15 +42,13 @@ FRAMEWORKS = ("megatron", "torchtitan", "deepspeed", "megatron-bridge", "nemo", 
     "--recipe",
     help="A recipe, by name, if FILES is a checkout of Megatron-Bridge, NeMo 2, torchtitan.",
 )
-@click.option("-m", "--machine", help=f"{options.MACHINE_HELP} For the command that is printed.")
-@click.option("-n", "--devices", type=options.DEVICES, help="Devices, where the files do not say.")
+@ROWS["machine"].option(help=f"{MACHINE_HELP} For the command that is printed.")
+@ROWS["devices"].option(help="Devices, where the files do not say.")
 @click.option("--model", help="A MODEL, where the files do not describe one.")
-@model_set_option
-@click.option("--stack", help="The stack, in place of the one that the files ask for.")
-@click.option(
-    "--batch", "-b", type=options.SEQUENCES, help="Sequences per step, in place of the files'."
-)
-@click.option("--batch-tokens", type=options.BATCH_TOKENS, help=options.BATCH_TOKENS_HELP)
+@ROWS["model_set"].option()
+@ROWS["stack"].option(help="The stack, in place of the one that the files ask for.")
+@ROWS["batch"].option(help="Sequences per step, in place of the files'.")
+@ROWS["batch_tokens"].option()
 @click.option(
     "--define",
     "definitions",
@@ -81,67 +80,69 @@ def command(files: tuple[Path, ...], machine: str | None, **how: Any) -> None:
 
     if how["predicts"] and machine is None:
         raise click.UsageError("--predict needs the machine: give -m")
-    question = imported(
+    job = imported(
         files,
         how["framework"],
         devices=how["devices"],
         model=how["model"],
-        changed=fields_of(how["model_fields"]),
+        changed=how["model_set"],
         defined=_definitions(how["definitions"]),
         room=_room(machine),
         instead=_instead(how["stack"], how["batch"], how["batch_tokens"]),
         recipe=how["recipe"],
     )
-    text = describe(question, machine, verbose=how["verbose"])
-    answer = record(question, machine) | ran()
+    text = describe(job, machine, verbose=how["verbose"])
+    answer = record(job, machine) | ran()
     comment = None
-    if how["predicts"] and _can_run(question):
-        more, answer["prediction"], comment = _predicted(question, machine, how["output"])
+    if how["predicts"] and _can_run(job):
+        more, answer["prediction"], comment = _predicted(job, machine or "", how["output"])
         text = f"{text}\n\n{more()}"
     options.answer(text, answer, as_json=how["as_json"], output=how["output"])
-    _check(question)
+    _check(job)
     if comment is not None:
         comment()
 
 
 def _predicted(
-    question: Question, machine: str | None, output: Path | None
+    job: ImportedJob, machine: str, output: Path | None
 ) -> tuple[Callable[[], str], dict[str, Any], Callable[[], None]]:
-    """The answer of the command that asks the question, as what makes its text and as JSON, and
-    what is said after it, which ends with status 3 where the plan does not fit."""
+    """The answer of the command that asks the job's question, as what makes its text and as JSON,
+    and what is said after it, which ends with status 3 where the plan does not fit."""
     from simgpt.commands import predict
 
-    for known, option in ((question.model, "--model"), (question.devices, "-n")):
-        if known is None:
+    for known, option in ((job.question.model, "--model"), (job.question.devices, "-n")):
+        if not known:
             raise click.UsageError(f"--predict: the files do not say it all; give {option}")
-    words = shlex.split(question.command(machine))[2:]
-    with predict.command.make_context("predict", words) as context:
-        how = dict(context.params)
-        text, record, found = predict.answered(how.pop("model"), how.pop("machine"), how)
+    asked = job.question.changed(machine=machine)
+    with predict.command.make_context("predict", asked.as_words()) as context:
+        others = {name: each for name, each in context.params.items() if name not in ROWS}
+        text, record, found = predict.answered(asked, others)
     return text, record, partial(predict.comment, found, record["remedy"] or "", output)
 
 
-def _check(question: Question) -> None:
+def _check(job: ImportedJob) -> None:
     """Refuse, with the answer said, a question that cannot be asked."""
     from simgpt.frameworks.reading import FrameworkError
 
-    if question.refused:
-        first, more = question.refused[0], len(question.refused) - 1
+    if job.refused:
+        first, more = job.refused[0], len(job.refused) - 1
         others = f" (and {tables.several(more, 'other setting')})" if more else ""
         raise FrameworkError(f"refused: {first}: {first.why}{others}")
-    if question.missing:
-        raise FrameworkError(_missing(question))
+    if job.missing:
+        raise FrameworkError(_missing(job))
 
 
 def _instead(stack: str | None, batch: int | None, tokens: int | None) -> Instead:
     """What the options say in place of the files."""
-    from simgpt.frameworks.question import Instead
+    from simgpt.frameworks.imported_job import Instead
+    from simgpt.step import batch_of
 
     if tokens is None:
         return Instead(stack, batch)
     if batch is not None:
         raise click.UsageError("give --batch or --batch-tokens, not both")
-    return Instead(stack, lambda gpt: options.batch_of(None, tokens, gpt) or 0)
+    asked = Question(batch_tokens=tokens)
+    return Instead(stack, lambda gpt: batch_of(asked, gpt) or 0)
 
 
 def _room(machine: str | None) -> tuple[int, int] | None:
@@ -151,16 +152,16 @@ def _room(machine: str | None) -> tuple[int, int] | None:
     return own.nodes, own.devices_per_node
 
 
-def _missing(question: Question) -> str:
+def _missing(job: ImportedJob) -> str:
     """Which fields of a model the files do not say, and how to say them."""
-    from simgpt.frameworks.question import like_preset
+    from simgpt.frameworks.imported_job import like_preset
 
-    missing = question.missing
+    missing = job.missing
     named = [WORDS[key] for key in missing]
     listed = " and ".join([", ".join(named[:-1]), named[-1]] if len(named) > 1 else named)
     keys = " ".join(f"--model-set {key}=N" for key in missing)
     said = f"{listed} {'is' if len(named) == 1 else 'are'} missing: add {keys}"
-    like = like_preset(question.described) if missing == ("vocab",) else None
+    like = like_preset(job.described) if missing == ("vocab",) else None
     if like is None:
         return said
     return f"{said}; {like.name} has the same other fields and vocab={like.vocab}"
@@ -176,25 +177,25 @@ def _definitions(words: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def record(question: Question, machine: str | None) -> dict[str, Any]:
+def record(job: ImportedJob, machine: str | None) -> dict[str, Any]:
     """The question as JSON has it."""
     return {
-        "framework": list(question.frameworks),
-        "settings": question.settings,
-        "model": question.model,
-        "model_set": dict(question.model_set),
-        "plan": dict(question.plan),
-        "batch": question.batch,
-        "batch_words": question.batch_words or None,
-        "stack": question.stack,
-        "stack_words": question.stack_words or None,
-        "devices": question.devices,
-        "devices_words": question.devices_words or None,
-        "missing": list(question.missing),
-        "changes": [_remark(each) for each in question.changes],
-        "refused": [_remark(each) for each in question.refused],
-        "without_effect": [str(each) for each in question.without_effect],
-        "predict": question.command(machine) if _can_run(question) else None,
+        "framework": list(job.frameworks),
+        "settings": job.settings,
+        "model": job.question.model or None,
+        "model_set": dict(job.question.model_set),
+        "plan": dict(job.plan),
+        "batch": job.question.batch,
+        "batch_words": job.batch_words or None,
+        "stack": job.question.stack,
+        "stack_words": job.stack_words or None,
+        "devices": job.question.devices,
+        "devices_words": job.devices_words or None,
+        "missing": list(job.missing),
+        "changes": [_remark(each) for each in job.changes],
+        "refused": [_remark(each) for each in job.refused],
+        "without_effect": [str(each) for each in job.without_effect],
+        "predict": job.command(machine) if _can_run(job) else None,
     }
 
 
@@ -202,68 +203,66 @@ def _remark(remark: Remark) -> dict[str, str]:
     return {"name": remark.name, "value": remark.value, "why": remark.why}
 
 
-def describe(question: Question, machine: str | None, *, verbose: bool = False) -> str:
+def describe(job: ImportedJob, machine: str | None, *, verbose: bool = False) -> str:
     """The question as a person reads it."""
-    counted = tables.several(question.settings, "setting")
+    counted = tables.several(job.settings, "setting")
     said = {
-        "read": f"{counted} of {' and '.join(question.frameworks)}",
-        "model": question.model or _model_in_part(question),
-        **{key: str(value) for key, value in question.model_set.items()},
-        "plan": question.plan_text,
-        "batch": _batch(question),
-        "stack": _with_words(question.stack, question.stack_words),
-        "devices": _devices(question),
+        "read": f"{counted} of {' and '.join(job.frameworks)}",
+        "model": job.question.model or _model_in_part(job),
+        **{key: str(value) for key, value in job.question.model_set.items()},
+        "plan": job.question.plan,
+        "batch": _batch(job),
+        "stack": _with_words(job.question.stack, job.stack_words),
+        "devices": _devices(job),
     }
     parts = [tables.table([], list(said.items()), left=2)]
     lists = {
-        "ignored, although it affects step time": question.changes,
-        "refused": question.refused,
+        "ignored, although it affects step time": job.changes,
+        "refused": job.refused,
     }
     for title, remarks in lists.items():
         rows = [(str(each), each.why) for each in remarks]
         if rows:
-            name = "simgpt assumes" if remarks is question.changes else "why"
+            name = "simgpt assumes" if remarks is job.changes else "why"
             parts.append(tables.table([title, name], rows, left=2))
-    parts += _without_effect(question, verbose)
-    if _can_run(question):
-        parts.append(question.command(machine))
+    parts += _without_effect(job, verbose)
+    if _can_run(job):
+        parts.append(job.command(machine))
     return "\n\n".join(parts)
 
 
-def _can_run(question: Question) -> bool:
-    """Whether there is a command that asks the question."""
-    return not question.refused and not question.missing
+def _can_run(job: ImportedJob) -> bool:
+    """Whether there is a command that asks the job."""
+    return not job.refused and not job.missing
 
 
-def _model_in_part(question: Question) -> str:
+def _model_in_part(job: ImportedJob) -> str:
     """What the files say of a model that they do not say whole."""
-    from simgpt.frameworks.question import word_of
-
-    if not question.missing:
+    if not job.missing:
         return "not in these files: give --model"
-    named = [f"{key}={word_of(value)}" for key, value in question.described.items()]
-    return f"{', '.join(named)}; {', '.join(question.missing)} missing"
+    named = [f"{key}={text_of(value)}" for key, value in job.described.items()]
+    return f"{', '.join(named)}; {', '.join(job.missing)} missing"
 
 
-def _devices(question: Question) -> str:
-    if question.devices is None:
+def _devices(job: ImportedJob) -> str:
+    if job.question.devices is None:
         return "not said: give -n"
-    return _with_words(f"{question.devices:,}", question.devices_words)
+    return _with_words(f"{job.question.devices:,}", job.devices_words)
 
 
-def _batch(question: Question) -> str:
-    if question.batch is None:
+def _batch(job: ImportedJob) -> str:
+    if job.question.batch is None:
         return "not said: give --batch"
-    return _with_words(f"{question.batch:,} sequences", question.batch_words)
+    return _with_words(f"{job.question.batch:,} sequences", job.batch_words)
 
 
 def _with_words(text: str, words: str) -> str:
     return f"{text}: {words}" if words else text
 
 
-def _without_effect(question: Question, verbose: bool) -> list[str]:
+def _without_effect(job: ImportedJob, verbose: bool) -> list[str]:
     """What does not matter for a step: counted, or listed."""
-    names = [str(each) for each in question.without_effect]
+    names = [str(each) for each in job.without_effect]
     if not names:
         return []
     counted = f"{tables.several(len(names), 'setting')} without effect on a step's time or memory"

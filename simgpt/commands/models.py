@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
 from simgpt import options, tables
-from simgpt.arguments.model import model_of, model_set_option
+from simgpt.question import Question
+from simgpt.question_rows import ROWS
+from simgpt.step import Sources
 from workload.gpt import GPT, find_model, model_names
 from workload.models import moe
 from workload.models.mixers import layers_with
@@ -18,10 +20,10 @@ from workload.models.pattern import MAMBA, MIXERS
 
 @click.command("models")
 @click.argument("name", required=False)
-@model_set_option
+@ROWS["model_set"].option()
 @options.answer_options
 def command(
-    name: str | None, model_fields: tuple[str, ...], as_json: bool, output: Path | None
+    name: str | None, model_set: Mapping[str, Any], as_json: bool, output: Path | None
 ) -> None:
     """List the model presets, or show a model, however it is given.
 
@@ -31,10 +33,10 @@ def command(
     simgpt models config.json --model-set sequence=8192
     """
     if name is not None:
-        gpt = model_of(name, model_fields)
+        gpt = Sources().model(Question(model=name, model_set=model_set))
         options.answer(_describe(gpt), _record(gpt), as_json=as_json, output=output)
         return
-    if model_fields:
+    if model_set:
         raise click.UsageError("--model-set changes one model: give its NAME")
     every = [find_model(preset) for preset in model_names()]
     columns = ["model", "parameters", "layers", "hidden", "heads", "sequence", "vocab"]

@@ -16,8 +16,9 @@ from simgpt.anchors import anchor_option, anchored, anchors_of
 from simgpt.api.collected import collecting
 from simgpt.arguments.machine import segments_record
 from simgpt.commands.prediction_text import describe, describe_training
-from simgpt.invocation import asked
-from simgpt.step_options import StepQuestion, question_of, step_options
+from simgpt.invocation import asked_of_step
+from simgpt.question import Question, asks
+from simgpt.step import Sources, Step, step_of
 from topologies.exit_status import ExitStatus
 from topologies.session import gc_paused
 
@@ -27,28 +28,12 @@ if TYPE_CHECKING:
     from topologies.hardware.run_to_run import Band
     from topologies.machine import Machine
     from topologies.placement import Placement
-    from workload.gpt import GPT
-    from workload.plan import Plan
 
 ENGINES = ("compiled", "simpy")
 
 
 @click.command("predict")
-@click.argument("model")
-@step_options
-@click.option(
-    "--compute",
-    type=click.Choice(["machine", "profile", "measured"]),
-    default="machine",
-    show_default=True,
-    help="Times of compute ops: the machine's own, its matmuls interpolated in published tables, "
-    "or each op run once on the device at hand.",
-)
-@click.option(
-    "--tokens",
-    type=options.TRAINED_TOKENS,
-    help="Say what training on so many tokens takes: 300e9, 300B, 1T.",
-)
+@asks()
 @click.option(
     "--sweep",
     "swept",
@@ -69,7 +54,7 @@ ENGINES = ("compiled", "simpy")
 @anchor_option
 @noise_options.noise_options
 @options.answer_options
-def command(model: str, machine: str, as_json: bool, output: Path | None, **how: Any) -> None:
+def command(question: Question, as_json: bool, output: Path | None, **how: Any) -> None:
     """Predict how long one training step takes, what limits it, and whether it fits.
 
     \b
@@ -85,10 +70,10 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     between it is tight. One that does not fit is answered in full, and then ends with status 3.
     """
     if how["swept"]:
-        return _sweep(model, machine, as_json=as_json, output=output, how=how)
+        return _sweep(question, as_json=as_json, output=output, how=how)
     options.check_apart(output, how["trace"])
     with gc_paused():
-        told, record, prediction = answered(model, machine, how, told=not as_json)
+        told, record, prediction = answered(question, how, told=not as_json)
     options.answer(told, record, as_json=as_json, output=output)
     if how["trace"] is not None:
         write_trace(prediction, how["trace"])
@@ -96,64 +81,54 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
 
 
 def answered(
-    model: str, machine: str, how: Mapping[str, Any], *, told: bool = True
+    question: Question, how: Mapping[str, Any], *, told: bool = True
 ) -> tuple[Callable[[], str], dict[str, Any], Prediction]:
-    """The answer to the arguments and options of `simgpt predict`: what makes its text, its JSON
-    record and the prediction. It needs click's context, in which the engine that was asked for
+    """The answer to a question and the other options of `simgpt predict`: what makes its text, its
+    JSON record and the prediction. It needs click's context, in which the engine that was asked for
     serves. Steps otherwise are predicted only where the text is `told` to a person."""
     from simulator.engine.engines import engine_name, using
 
-    if how["routing"] and how["compute"] == "measured":
-        raise click.UsageError("--compute measured runs ops of even rows; give no --routing")
-    _check_anchors(how)
-    question = question_of(model, machine, how)
-    job, built, placed = question.job, question.machine, question.placement
-    costs = costs_of(how["compute"], job.gpt, job.plan)
+    _check_anchors(question, how)
+    step = step_of(question)
+    job, built, placed = step.job, step.machine, step.placement
     click.get_current_context().with_resource(using(how["engine"]))
-    prediction = question.predicted(
-        timeline=how["trace"] is not None, tabled=how["compute"] == "profile", **costs
-    )
-    prediction = anchored(question, prediction, how["anchors"])
+    prediction = step.predicted(timeline=how["trace"] is not None)
+    prediction = anchored(step, prediction, how["anchors"])
     reach = reach_of(prediction, built, placed)
-    remedy = remedy_of(prediction, question, is_timed=not costs)
-    granted = _granted(prediction, model, machine, how, told=told)
+    remedy = remedy_of(prediction, step)
+    granted = _granted(prediction, step, how, told=told)
     racks = segments_record(built, prediction.devices)
     runs = built.band("step", prediction.cost.nodes)
     record = _record(prediction, remedy, {"software": built.variant, "engine": engine_name()}, runs)
     record |= granted.as_dict()
-    noise = noise_options.answered(how, prediction, built, placed, costs)
-    record |= (
-        asked(model, machine, how, prediction.plan.training.recipe, axes=reach, **racks)
-        | noise.record
-    )
+    noise = noise_options.answered(how, prediction, step)
+    record |= asked_of_step(step, axes=reach, **racks) | noise.record
     further = noise.text
-    if how["tokens"] is not None:
-        run = prediction.cost.training(how["tokens"], prediction.tokens_per_step)
+    if question.tokens is not None:
+        run = prediction.cost.training(question.tokens, prediction.tokens_per_step)
         record |= {"training": run.as_dict()}
         further += f"\n\n{describe_training(run)}"
-    about = prediction, how["placement"], reach, job, remedy
+    about = prediction, question.placement, reach, job, remedy
     told_in_words = partial(describe, *about, runs=runs, granted=granted, further=further)
     return told_in_words, record, prediction
 
 
-def _granted(
-    prediction: Prediction, model: str, machine: str, how: Mapping[str, Any], *, told: bool
-) -> Granted:
+def _granted(prediction: Prediction, step: Step, how: Mapping[str, Any], *, told: bool) -> Granted:
     """What the answer takes for granted, and where it is told the same question's steps otherwise,
     which take a prediction each."""
     from simulator.explain.assumed import granted
 
     def under(stack: str) -> Prediction:
-        other = question_of(model, machine, {**how, "stack": stack}, tells=False)
-        return other.predicted(tabled=how["compute"] == "profile")
+        other = step.question.changed(stack=stack)
+        return step_of(other, Sources(tells=False)).predicted()
 
-    is_asked = told and collecting() is None and how["compute"] != "measured" and not how["anchors"]
+    is_asked = told and collecting() is None and not step.is_measured and not how["anchors"]
     return granted(prediction, under if is_asked else None)
 
 
-def _check_anchors(how: Mapping[str, Any]) -> None:
+def _check_anchors(question: Question, how: Mapping[str, Any]) -> None:
     """Refuse what shows times of single ops, or draws others, beside a scaled step."""
-    others = {"--trace": how["trace"] is not None, "--compute": how["compute"] != "machine"}
+    others = {"--trace": how["trace"] is not None, "--compute": question.compute != "machine"}
     for option, given in others.items():
         if given and how["anchors"]:
             raise click.UsageError(f"--anchor cannot be combined with {option}")
@@ -170,13 +145,13 @@ def _record(
     return prediction.as_dict() | {key: known or None for key, known in found.items()}
 
 
-def remedy_of(prediction: Prediction, question: StepQuestion, *, is_timed: bool = True) -> str:
+def remedy_of(prediction: Prediction, step: Step) -> str:
     """By how much a plan does not fit, or is tight, and what to change; nothing of one that fits.
-    The changes stand in the order of the predicted steps where it `is_timed`; measured times of
-    ops are those of the one plan, and so go without."""
+    The changes stand in the order of the predicted steps, unless ops are measured: those of other
+    plans are not."""
     if prediction.memory.is_sure:
         return ""
-    return what_fits(prediction, question.machine, question.changed if is_timed else None)
+    return what_fits(prediction, step.machine, None if step.is_measured else step.changed)
 
 
 def comment(prediction: Prediction, remedy: str, output: Path | None) -> None:
@@ -197,7 +172,7 @@ def _is_on_screen() -> bool:
 
 
 def _sweep(
-    model: str, machine: str, *, as_json: bool, output: Path | None, how: Mapping[str, Any]
+    question: Question, *, as_json: bool, output: Path | None, how: Mapping[str, Any]
 ) -> None:
     """Predict every combination of the swept values, and keep the rows nowhere."""
     from simgpt.commands.sweep import SHOWN, answer_rows, swept
@@ -207,12 +182,12 @@ def _sweep(
     from simgpt.studies.study_table import describe, ranked
     from simgpt.studies.sweep_rows import sweep
 
-    if how["trace"] is not None or how["compute"] != "machine":
-        raise click.UsageError("--sweep cannot be combined with --trace or --compute")
+    if how["trace"] is not None:
+        raise click.UsageError("--sweep cannot be combined with --trace")
     noise_options.refuse(how, "--sweep")
     if how["engine"] is not None:
         raise click.UsageError("--sweep takes its engine from SIMGPT_ENGINE, as its workers do")
-    study = study_of_words(model, machine, how)
+    study = study_of_words(question, how["swept"])
     inputs = inputs_of(study, anchors_of(how["anchors"]))
     with Ticker() as ticker, gc_paused():
         rows = sweep(study, inputs, lambda done: ticker("sweeping", done=done, of=len(study)))
@@ -230,22 +205,6 @@ def write_trace(prediction: Prediction, path: Path) -> None:
     with gc_paused():
         options.write(path, options.compact(chrome_trace([prediction.timeline])))
     options.wrote([path], f"{path}; open it at ui.perfetto.dev")
-
-
-def costs_of(compute: str, gpt: GPT, plan: Plan) -> dict[str, Any]:
-    """What --compute asks of the simulator."""
-    return {"op_seconds": measured_ops(gpt, plan)} if compute == "measured" else {}
-
-
-def measured_ops(gpt: GPT, plan: Plan) -> dict[str, float]:
-    """The seconds of the plan's distinct ops on the device at hand, measured where not yet kept."""
-    from executor.calibrating.calibrate import measured_ops
-    from executor.launching.device_use import check_host_use
-    from simgpt.progress import Ticker
-
-    check_host_use(gpt, plan, "cpu")
-    with Ticker() as progress:
-        return measured_ops(gpt, plan, threads=1, progress=progress, announce=options.note)
 
 
 def reach_of(prediction: Prediction, machine: Machine, placement: Placement) -> dict[str, str]:

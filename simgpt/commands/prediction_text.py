@@ -327,9 +327,8 @@ def _assumptions(job: Job | None) -> Iterator[str]:
     if job is None:
         return
     assumed = ", ".join(f"{key}={value}" for key, value in job.assumed)
-    yield f"stack {job.stack.name} ({job.stack.title})" + (
-        f"; assumed: {assumed}" if assumed else ""
-    )
+    stack = f"stack {job.stack.name} ({job.stack.title}{job.chosen and f', {job.chosen}'})"
+    yield stack + (f"; assumed: {assumed}" if assumed else "")
     yield from job.remarks
     if assumes_balance(job.gpt):
         yield EVENLY

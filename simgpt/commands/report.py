@@ -48,6 +48,7 @@ def command(
     search or sweep found: its best step, or how far it scales. That step is simulated again to be
     drawn; a machine or model of your own is read again from where it was, if it is still the same.
     """
+    from simgpt.asked_again import ASKING
     from validation.report.answers import Answers, read_answers
     from validation.report.write_report import write_report
     from validation.weak_scaling import weak_scaling
@@ -61,7 +62,9 @@ def command(
         _make(folder)
     with Ticker() as ticker:
         ladders = weak_scaling(ticker) if ladder else {}
-        written = write_report(answers, ladders, page=output, folder=folder, progress=ticker)
+        written = write_report(
+            answers, ladders, asking=ASKING, page=output, folder=folder, progress=ticker
+        )
     options.wrote(written.paths, _listed(written.paths))
     if written.missing:
         options.note(" ".join(written.missing.split()))

@@ -16,8 +16,8 @@ from simgpt.advice import what_fits
 from simgpt.arguments import training
 from simgpt.arguments.device_use import check_device_use, device_use_of, device_use_options
 from simgpt.arguments.goldfish import goldfish_options, with_goldfish
-from simgpt.arguments.model import model_of, model_set_option
 from simgpt.invocation import ran
+from simgpt.question import Question, asks
 from simgpt.running.calibrated import machine_for
 from simgpt.running.checkpointing import checkpoint_options, owning, saving_of
 from simgpt.running.conversion import convert_weights
@@ -30,6 +30,7 @@ from simgpt.running.routing_out import check_routing_out, routing_out_option, wr
 from simgpt.running.step_log import Sink, Unwritten, entry_of, ignored, written_to
 from simgpt.running.trained import check_finished, record_of, summary, write_trace
 from simgpt.running.weights import check_weights, exporting, tell_exported, weights_options
+from simgpt.step import Sources, plan_of_run
 from workload.errors import PlanCannotRunError
 from workload.recipes.table import check_runs
 from workload.recomputation import parts
@@ -44,9 +45,10 @@ MOST_SEED = 2**32
 
 
 @click.command("run")
-@click.argument("model")
-@model_set_option
-@click.option("--plan", "-p", help="key=value,… or a file; default: dp=rest.")
+@asks(
+    *("model", "model_set", "machine", "plan", "batch"),
+    machine={"required": False, "help": "Machine to predict on; default: this one, measured once."},
+)
 @click.option(
     "--ranks",
     type=click.IntRange(min=1),
@@ -59,7 +61,6 @@ MOST_SEED = 2**32
     show_default=True,
     help="Steps to train; 0 converts weights alone.",
 )
-@click.option("--batch", "-b", type=click.IntRange(min=1), help="Sequences per step.")
 @training.data_options
 @training.update_options
 @training.evaluation_options
@@ -76,7 +77,6 @@ MOST_SEED = 2**32
 @device_use_options
 @options.threads_option
 @options.timeout_option
-@click.option("-m", "--machine", help="Machine file to predict with; default: measured once.")
 @click.option("--recalibrate", is_flag=True, help="Measure this machine anew to predict with.")
 @click.option("--no-predict", is_flag=True, help="Do not predict beside the measurement.")
 @click.option(
@@ -92,7 +92,9 @@ MOST_SEED = 2**32
 @click.option("--rank", type=click.IntRange(min=0), help="The rank that --dry plays; default: 0.")
 @options.answer_options
 @checkpoint_options
-def command(model: str, text: str | None, as_json: bool, output: Path | None, **how: Any) -> None:
+def command(
+    question: Question, text: str | None, as_json: bool, output: Path | None, **how: Any
+) -> None:
     """Train for real with torch.distributed, a line per step with predicted beside measured.
 
     \b
@@ -107,19 +109,19 @@ def command(model: str, text: str | None, as_json: bool, output: Path | None, **
     from executor.launching.launch_env import RankInfo
 
     if how["dry"]:
-        return dry_run(model, as_json=as_json, output=output, how=how)
+        return dry_run(question, as_json=as_json, output=output, how=how)
     check_rank_is_dry(how)
     if how["steps"] == 0:
-        return convert_weights(model, as_json=as_json, output=output, how=how)
+        return convert_weights(question, as_json=as_json, output=output, how=how)
     info = RankInfo.from_environment(os.environ)
     with said_by_rank_0(info):
         _check_files(output, how)
-        checked = _checked_job(model, text, info, how)
+        checked = _checked_job(question, text, info, how)
     is_first, unwritten = info is None or not info.rank, Unwritten()
     leaves = checked.export_weights
     with owning(checked, info) as (owned, saves), exporting(leaves, info) as exports:
         with said_by_rank_0(info):
-            job, prediction = _prepared(owned, info, how)
+            job, prediction = _prepared(owned, question.machine, info, how)
         measured = MeasuredSteps(job, output, unwritten, as_json=as_json, writes=is_first)
         with (
             _log(how, job, unwritten) if is_first else nullcontext(ignored) as write,
@@ -138,7 +140,7 @@ def command(model: str, text: str | None, as_json: bool, output: Path | None, **
     record = record_of(job, result, prediction, measured.steps) | ran()
     tell_exported(record)
     _answer(summary(record, prediction), record, unwritten, as_json=as_json, output=output)
-    warn_of_measured(record, calibrated=how["machine"] is None)
+    warn_of_measured(record, calibrated=not question.machine)
     check_finished(record, job, unwritten)
 
 
@@ -154,7 +156,9 @@ def _answer(
     options.answer(text, record, as_json=as_json, output=None)
 
 
-def _checked_job(model: str, text: str | None, info: RankInfo | None, how: dict[str, Any]) -> Job:
+def _checked_job(
+    question: Question, text: str | None, info: RankInfo | None, how: dict[str, Any]
+) -> Job:
     """The job that every rank is told, once all that it reads is known to suit it."""
     from executor.data.identity import text_digest, tokenizer_digest
     from executor.data.sources import check_data, read_data
@@ -162,7 +166,7 @@ def _checked_job(model: str, text: str | None, info: RankInfo | None, how: dict[
     from workload.lowering.four_bits import check_four_bits_of
 
     require_torch()
-    job = _job(model, text, info, how)
+    job = _job(question, text, info, how)
     parts.check_runs(job.plan.training.recompute)
     check_runs(job.plan, saves=job.saving is not None)
     check_four_bits_of(job.gpt, job.plan)
@@ -177,14 +181,14 @@ def _checked_job(model: str, text: str | None, info: RankInfo | None, how: dict[
 
 
 def _prepared(
-    job: Job, info: RankInfo | None, how: dict[str, Any]
+    job: Job, machine: str, info: RankInfo | None, how: dict[str, Any]
 ) -> tuple[Job, Prediction | None]:
     """The job with what it goes on from checked, and what is predicted of it."""
     from executor.checkpoints.belonging import check_before
 
     check_before(job)
     predicts, again = not how["no_predict"], how["recalibrate"]
-    built = machine_for(job, how["machine"], info, predicts=predicts, again=again)
+    built = machine_for(job, machine or None, info, predicts=predicts, again=again)
     job = _with_forms(job, built)
     return job, _predict(job, built, info) if predicts else None
 
@@ -208,7 +212,7 @@ def _log(how: dict[str, Any], job: Job, unwritten: Unwritten) -> AbstractContext
     return written_to(how["log"], how["tensorboard"], unwritten, goes_on=goes_on)
 
 
-def _job(model: str, text: str | None, info: RankInfo | None, how: dict[str, Any]) -> Job:
+def _job(question: Question, text: str | None, info: RankInfo | None, how: dict[str, Any]) -> Job:
     """What every rank is told, once the plan is known to suit the model and the ranks."""
     from executor.launching.devices import device_for
     from executor.launching.launch import check_ranks
@@ -216,12 +220,9 @@ def _job(model: str, text: str | None, info: RankInfo | None, how: dict[str, Any
     from workload.lowering import check
 
     ranks = ranks_of(how["ranks"], info)
-    gpt = model_of(model, how["model_fields"], tells=info is None or not info.rank)
+    gpt = Sources(tells=info is None or not info.rank).model(question)
     gpt = with_goldfish(gpt, how["goldfish_k"], how["goldfish_h"])
-    if how["plan"] is None:
-        plan = options.plan_of("dp=rest", devices=ranks or 1, batch=how["batch"])
-    else:
-        plan = options.plan_of(how["plan"], devices=ranks, batch=how["batch"])
+    plan = plan_of_run(question, ranks)
     if info is None:
         check_ranks(plan.grid.ranks)
     check(gpt, plan)

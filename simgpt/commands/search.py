@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import signal
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -11,18 +12,15 @@ import click
 
 from simgpt import options
 from simgpt.anchors import anchor_files_option, anchors_of
-from simgpt.arguments.machine import (
-    assumed_of_parts,
-    in_segments,
-    segments_record,
-    settings_options,
-)
-from simgpt.arguments.model import model_of, model_set_option, routed_model, routing_option
+from simgpt.arguments.machine import assumed_of_parts, in_segments, segments_record
 from simgpt.arguments.searched import searched_of
 from simgpt.interrupts import Patience
 from simgpt.invocation import asked
+from simgpt.question import Question, asks
+from simgpt.question_rows import MOST_DEVICES
 from simgpt.search_output import Found, describe_ranking, next_commands
 from simgpt.search_runner import Searches
+from simgpt.step import Sources, batch_of, plan_table, stack_of
 from topologies.exit_status import ExitStatus
 
 if TYPE_CHECKING:
@@ -47,7 +45,7 @@ class DeviceCounts(click.ParamType[tuple[int, ...]]):
             found = tuple(int(word) for word in str(value).split(","))
         except ValueError:
             found = (0,)
-        if min(found) < 1 or max(found) > options.MOST_DEVICES or len(found) > MOST_COUNTS:
+        if min(found) < 1 or max(found) > MOST_DEVICES or len(found) > MOST_COUNTS:
             self.fail(f"{value} is not a list of numbers of devices, as in 512,1024", param, ctx)
         return found
 
@@ -76,29 +74,17 @@ def _sure() -> float:
 
 
 @click.command("search")
-@click.argument("model")
-@click.option("-m", "--machine", required=True, help=options.MACHINE_HELP)
-@click.option("-n", "--devices", type=options.DEVICES, required=True, help="Devices to use.")
-@click.option(
-    "--plan",
-    "-p",
-    default="",
-    help="Fields that all plans must have: pp=1,zero=1 or a TOML or JSON file.",
+@asks(
+    without=("compute", "tokens"),
+    devices={"required": True, "help": "Devices to use."},
+    plan={
+        "default": "",
+        "show_default": False,
+        "help": "Fields that all plans must have: pp=1,zero=1 or a TOML or JSON file.",
+    },
 )
-@click.option("--batch", "-b", type=options.SEQUENCES, help="Sequences per step.")
-@click.option("--batch-tokens", type=options.BATCH_TOKENS, help=options.BATCH_TOKENS_HELP)
 @click.option(
     "--top", type=click.IntRange(1, 1000), default=3, show_default=True, help="How many plans."
-)
-@settings_options
-@model_set_option
-@routing_option
-@click.option("--placement", default="scheduler", show_default=True, help="As for predict.")
-@click.option(
-    "--stack",
-    default="simgpt",
-    show_default=True,
-    help="The software that trains, as for predict: plans that it runs.",
 )
 @click.option(
     "--objective",
@@ -150,7 +136,7 @@ def _sure() -> float:
 )
 @anchor_files_option
 @options.answer_options
-def command(model: str, machine: str, as_json: bool, output: Path | None, **how: Any) -> None:
+def command(question: Question, as_json: bool, output: Path | None, **how: Any) -> None:
     """Find the plan with the fastest step of all that fit, in 9 of 10 comparable runs or as many as
     --fits says.
 
@@ -166,39 +152,51 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     the best plan so far may be. Where no plan fits, that is the answer, with status 3; where none
     was found in time, the status is 5.
     """
-    from simulator.search import SearchProblem
-    from simulator.stacks import load_stack
-    from topologies.placement import with_room
-
     options.note_engine()
-    gpt = routed_model(model_of(model, how["model_fields"]), how["routing"])
-    stack = load_stack(how["stack"])
-    fixed, several = searched_of(how["plan"], stack)
-    about = {"several": several, "stack": stack, "p_fits": how["p_fits"]}
-    problem = SearchProblem(gpt, how["devices"], _batch(gpt, how), fixed, **about)
-    built = with_room(given := options.machine_of(machine, how["settings"]), how["devices"])
-    if how["rank_by"] == "axonn":
-        _alone(how)
-        text, record = _ranked_by_axonn(problem, built, how)
-        options.answer(text, record | asked(model, machine, how), as_json=as_json, output=output)
+    axonn = how["rank_by"] == "axonn"
+    if axonn:
+        _alone(question, how)
+        question = question.changed(stack="simgpt")
+    problem, given, built, chosen = _asked_for(question, how["p_fits"])
+    said = partial(asked, question, problem.stack.name, chosen)
+    policy = question.placement
+    if axonn:
+        text, record = _ranked_by_axonn(problem, built, policy, how["top"])
+        options.answer(text, record | said(), as_json=as_json, output=output)
         return
     if how["exhaustive"] and how["workers"] is not None:
         raise click.UsageError("--exhaustive cannot be combined with --workers")
     with Patience(how["limit_s"] or math.inf) as patience:
-        problem, state, fronts, faster = _answered(problem, given, patience, how)
-    remarks = [*assumed_of_parts(machine, built), *in_segments(built, how["devices"])]
-    next_words = next_commands(problem, state, model, machine, how)
-    found = Found(
-        problem, built, state, how["objective"], how["gap"], fronts, remarks, faster, next_words
-    )
-    racks = segments_record(built, how["devices"])
-    record = found.as_record() | asked(model, machine, how, problem.recipe, **racks)
+        problem, state, fronts, faster = _answered(problem, given, policy, patience, how)
+    ranks = problem.devices
+    remarks = [*assumed_of_parts(question.machine, built), *in_segments(built, ranks)]
+    next_words = next_commands(problem, state, question)
+    best = how["objective"], how["gap"]
+    found = Found(problem, built, state, *best, fronts, remarks, faster, next_words, chosen)
+    racks = segments_record(built, ranks)
+    record = found.as_record() | said(problem.recipe, **racks)
     options.answer(found.describe(), record, as_json=as_json, output=output)
     if state.found:
         return
     if state.is_optimal:
         raise SystemExit(ExitStatus.CANNOT_RUN)
     _nothing_found(patience, how["limit_s"])
+
+
+def _asked_for(question: Question, p_fits: float) -> tuple[SearchProblem, Machine, Machine, str]:
+    """The problem that a question asks for, its machine, the machine with room for the devices, and
+    why it is that stack, where the question names none."""
+    from simulator.search import SearchProblem
+    from topologies.placement import with_room
+
+    sources, devices = Sources(), question.devices or 0
+    gpt, given = sources.model(question), sources.machine(question)
+    built = with_room(given, devices)
+    stack, chosen = stack_of(question, built, plan_table(question.plan), sources, searches=True)
+    fixed, several = searched_of(question.plan, stack)
+    batch = _batch(question, gpt)
+    problem = SearchProblem(gpt, devices, batch, fixed, several=several, stack=stack, p_fits=p_fits)
+    return problem, given, built, chosen
 
 
 def _nothing_found(patience: Patience, limit_s: float | None) -> NoReturn:
@@ -212,7 +210,11 @@ def _nothing_found(patience: Patience, limit_s: float | None) -> NoReturn:
 
 
 def _answered(
-    problem: SearchProblem, machine: Machine, patience: Patience, how: dict[str, Any]
+    problem: SearchProblem,
+    machine: Machine,
+    policy: str,
+    patience: Patience,
+    how: dict[str, Any],
 ) -> tuple[SearchProblem, Progress, dict[str, list[Prediction]], list[int]]:
     """The problem with the room for its plans, how far the search came, and the plans along its
     fronts, all of them anchored; and near batches with faster plans."""
@@ -221,7 +223,7 @@ def _answered(
     same = ("objective", "top", "workers", "exhaustive", "gap")
     anchors = QuestionAnchors(anchors_of(how["anchors"]))
     given = {key: how[key] for key in same}
-    searches = Searches(machine, how["placement"], patience, **given, anchors=anchors)
+    searches = Searches(machine, policy, patience, **given, anchors=anchors)
     state = searches.answer(problem)
     if state is None:
         _nothing_found(patience, how["limit_s"])
@@ -234,19 +236,20 @@ def _answered(
     return searches.anchored_problem(problem), best, fronts, faster
 
 
-def _batch(gpt: GPT, how: dict[str, Any]) -> int:
-    batch = options.batch_of(how["batch"], how["batch_tokens"], gpt, how["devices"])
+def _batch(question: Question, gpt: GPT) -> int:
+    batch = batch_of(question, gpt)
     if batch is None:
         raise click.UsageError("a search needs --batch or --batch-tokens")
     return batch
 
 
-def _alone(how: dict[str, Any]) -> None:
+def _alone(question: Question, how: dict[str, Any]) -> None:
     """Refuse what AxoNN's ranking does not heed."""
     others = [
         *("exhaustive", "memory_front", "also_devices", "limit_s", "workers", "gap", "anchors"),
     ]
-    if any(how[key] for key in others) or how["objective"] != "time" or how["stack"] != "simgpt":
+    of_another = question.stack not in ("", "simgpt")
+    if any(how[key] for key in others) or how["objective"] != "time" or of_another:
         raise click.UsageError(
             "--rank-by axonn cannot be combined with --exhaustive, --memory-front, --also-devices, "
             "--time-limit, --workers, --gap, --anchor, --objective and --stack"
@@ -254,13 +257,13 @@ def _alone(how: dict[str, Any]) -> None:
 
 
 def _ranked_by_axonn(
-    problem: SearchProblem, machine: Machine, how: dict[str, Any]
+    problem: SearchProblem, machine: Machine, policy: str, top: int
 ) -> tuple[str, dict[str, Any]]:
     from simulator.search.baselines import by_axonn, kendall_tau
     from topologies.placement_names import parse_placement
 
-    placement = parse_placement(how["placement"], machine, how["devices"])
-    ranked = by_axonn(problem, machine, placement=placement, top=how["top"])
+    placement = parse_placement(policy, machine, problem.devices)
+    ranked = by_axonn(problem, machine, placement=placement, top=top)
     tau = kendall_tau(ranked) if len(ranked) > 1 else None
     said = (
         "" if tau is None else f"Rank correlation of AxoNN's model with the simulator: {tau:.2f}."

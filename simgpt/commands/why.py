@@ -13,9 +13,10 @@ from simgpt import noise_options, options, roofline_text, tables
 from simgpt.anchors import anchor_option, anchored
 from simgpt.commands.predict import comment, remedy_of
 from simgpt.commands.prediction_text import anchoring, headline, run_to_run
-from simgpt.invocation import asked
+from simgpt.invocation import asked_of_step
 from simgpt.progress import Ticker
-from simgpt.step_options import StepQuestion, question_of, step_options
+from simgpt.question import Question, asks
+from simgpt.step import Step, step_of
 
 if TYPE_CHECKING:
     from simulator.explain.why import Why
@@ -35,8 +36,7 @@ BESIDE_THE_RANGE = (
 
 
 @click.command("why")
-@click.argument("model")
-@step_options
+@asks(without=("tokens",))
 @click.option(
     "--all-numbers", is_flag=True, help="Sensitivity to numbers without a unit too: efficiencies."
 )
@@ -53,7 +53,7 @@ BESIDE_THE_RANGE = (
 @anchor_option
 @noise_options.noise_options
 @options.answer_options
-def command(model: str, machine: str, as_json: bool, output: Path | None, **how: Any) -> None:
+def command(question: Question, as_json: bool, output: Path | None, **how: Any) -> None:
     """Say what a step waits for, what it is sensitive to, and what would make it faster.
 
     \b
@@ -72,28 +72,30 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
         noise_options.refuse(how, "--anchor")
         if how["roofline"] is not None:
             raise click.UsageError("--anchor cannot be combined with --roofline")
-    question = question_of(model, machine, how)
-    prediction = question.predicted()
+    step = step_of(question)
+    if step.is_measured:
+        raise click.UsageError("--compute measured times one plan's ops, and why predicts others")
+    prediction = step.predicted()
     with Ticker() as ticker:
         pure = how["all_numbers"]
-        found = why(prediction, question.machine, question.placement, ticker, pure=pure)
-    further, fields = _further(question, prediction, how)
-    drawn = noise_options.answered(how, prediction, question.machine, question.placement, {})
-    anchored_step = anchored(question, prediction, how["anchors"])
+        found = why(prediction, step.machine, step.placement, ticker, pure=pure)
+    further, fields = _further(step, prediction, how)
+    drawn = noise_options.answered(how, prediction, step)
+    anchored_step = anchored(step, prediction, how["anchors"])
     if anchored_step.anchoring is not None:
         prediction, found = anchored_step, found.scaled(anchored_step.anchoring)
-    remedy = remedy_of(prediction, question)
-    runs = question.machine.band("step", prediction.cost.nodes)
+    remedy = remedy_of(prediction, step)
+    runs = step.machine.band("step", prediction.cost.nodes)
     record = {
         **prediction.as_dict(),
         "remedy": remedy or None,
-        "software": question.machine.variant or None,
+        "software": step.machine.variant or None,
         "run_to_run": runs and runs.as_dict(prediction.step_s),
-        **asked(model, machine, how, question.job.plan.training.recipe),
+        **asked_of_step(step),
         "why": found.as_dict() | fields,
         **drawn.record,
     }
-    text = describe(found, question.job, remedy, runs) + further + drawn.text
+    text = describe(found, step.job, remedy, runs) + further + drawn.text
     options.answer(text, record, as_json=as_json, output=output)
     if (figure := how["roofline"]) is not None:
         roofline_text.draw(record, figure)
@@ -127,25 +129,23 @@ def describe(found: Why, job: Job | None = None, remedy: str = "", runs: Band | 
 
 
 def _further(
-    question: StepQuestion, prediction: Prediction, how: Mapping[str, Any]
+    step: Step, prediction: Prediction, how: Mapping[str, Any]
 ) -> tuple[str, dict[str, Any]]:
     """What is answered only where it is asked for, as text and for the answer's JSON."""
-    importance, fields = _importance(question, how["plan_importance"])
-    roofline, kinds = _roofline(question, prediction, wanted=how["roofline"] is not None)
+    importance, fields = _importance(step, how["plan_importance"])
+    roofline, kinds = _roofline(step, prediction, wanted=how["roofline"] is not None)
     return importance + roofline, fields | kinds
 
 
-def _importance(question: StepQuestion, wanted: bool) -> tuple[str, dict[str, Any]]:
+def _importance(step: Step, wanted: bool) -> tuple[str, dict[str, Any]]:
     """The importance of the plan's fields as text and for the answer's JSON, if it is wanted."""
     from simulator.explain.plan_importance import plan_importance
 
     if not wanted:
         return "", {}
-    job = question.job
+    job = step.job
     with Ticker() as ticker:
-        found = plan_importance(
-            job.gpt, job.plan, question.machine, question.placement, job.stack, ticker
-        )
+        found = plan_importance(job.gpt, job.plan, step.machine, step.placement, job.stack, ticker)
     rows = [(field, tables.percent(share)) for field, share in found.shares.items()]
     text = tables.table(["field of the plan", "share of the variance"], rows, first=COLUMN)
     plans = f"{found.plans:,} plans that fit, of {found.space:,} legal ones"
@@ -157,15 +157,13 @@ def _importance(question: StepQuestion, wanted: bool) -> tuple[str, dict[str, An
     return f"\n\n{text}\n{tables.paragraph(about)}", {"plan_importance": found.as_dict()}
 
 
-def _roofline(
-    question: StepQuestion, prediction: Prediction, *, wanted: bool
-) -> tuple[str, dict[str, Any]]:
+def _roofline(step: Step, prediction: Prediction, *, wanted: bool) -> tuple[str, dict[str, Any]]:
     """The roofline as text and for the answer's JSON, if it is wanted."""
     from simulator.explain.roofline import roofline
 
     if not wanted:
         return "", {}
-    found = roofline(prediction, question.machine, question.placement)
+    found = roofline(prediction, step.machine, step.placement)
     text = roofline_text.describe(found, prediction.plan.pp)
     return f"\n\n{text}", {"roofline": found.as_dict()}
 

@@ -12,18 +12,20 @@ from typing import Any
 from simgpt.frameworks import axonn, deepspeed, megatron, torchtitan
 from simgpt.frameworks.exported import Exported
 from simgpt.frameworks.files import AXONN, BRIDGE, DEEPSPEED, MEGATRON, TORCHTITAN, Described
-from simgpt.frameworks.importing import question_from, table_of
+from simgpt.frameworks.imported_job import ImportedJob, shape_of, spelled
+from simgpt.frameworks.importing import job_from, table_of
 from simgpt.frameworks.layers import experts, fsdp, fusions
-from simgpt.frameworks.question import Question, shape_of, spelled
 from simgpt.frameworks.recipes import packed, recipe_of
 from simgpt.frameworks.rendering import COMMENTED
+from simgpt.question import Question
+from simgpt.step import Sources, batch_of, plan_table
 from simulator.stacks import Stack, is_shipped, load_stack
 from simulator.stacks.effects import in_effect, same_order
 from simulator.stacks.job import Job, job_of
 from simulator.stacks.runs import Runs
 from simulator.stacks.stack import EXECUTOR
-from topologies.records import record
 from workload.descriptions.described import BEYOND
+from workload.descriptions.read import described_model
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
 from workload.grid import AXES, axes_of
@@ -46,36 +48,31 @@ IN_FP8 = (MEGATRON, BRIDGE, TORCHTITAN)  # frameworks that are told whether line
 ALONE = ("tp", "pp", "cp", "y", "z")  # sizes that need not be written where they are 1
 
 
-@record
-class Asked:
-    """What is to be exported: a model, a plan's words, the step's devices and batch, and what the
-    model has beyond its fields, in the words of `Described.beyond`."""
-
-    gpt: GPT
-    plan: str | Mapping[str, Any]
-    devices: int | None
-    batch: int | None
-    beyond: tuple[str, ...] = ()
-
-
-def exported(asked: Asked, framework: str, stack: str | None = None) -> Exported:
-    """The settings by which a framework runs what is asked; what the plan does not say is as
-    `stack` has it, the framework's own if none is given. A PlanCannotRunError names what the
-    framework has no setting for."""
-    own = load_stack(stack or table_of(framework)["stack"])
-    job = job_of(asked.gpt, asked.plan, own, devices=asked.devices, batch=asked.batch)
-    return exported_job(asked, job, framework)
+def exported(question: Question, framework: str, model: GPT | None = None) -> Exported:
+    """The settings by which a framework runs the step of a question, or of a `model` in place of
+    the question's; what the plan does not say is as the question's stack has it, the framework's
+    own if it names none. A PlanCannotRunError names what the framework has no setting for."""
+    own = load_stack(question.stack or table_of(framework)["stack"])
+    gpt = Sources().model(question) if model is None else model
+    batch, words = batch_of(question, gpt), plan_table(question.plan)
+    return exported_job(
+        question, job_of(gpt, words, own, devices=question.devices, batch=batch), framework, gpt
+    )
 
 
-def exported_job(asked: Asked, job: Job, framework: str) -> Exported:
-    """The settings by which a framework runs the job that was asked for; a PlanCannotRunError names
-    what the framework has no setting for."""
+def exported_job(
+    question: Question, job: Job, framework: str, model: GPT | None = None
+) -> Exported:
+    """The settings by which a framework runs the job of a question, whose `model` is read again
+    unless it is given; a PlanCannotRunError names what the framework has no setting for."""
+    gpt = Sources(tells=False).model(question) if model is None else model
+    beyond = described_model(question.model).beyond if question.model else ()
     table = table_of(framework)
     _check_axes(job.plan, job.stack, table)
-    if asked.gpt.moe.experts and not table.get("experts", True):
-        raise PlanCannotRunError(f"{table['title']} has no layers of experts, {asked.gpt.name} has")
-    if asked.gpt.pattern:
-        raise PlanCannotRunError(f"{asked.gpt.name} is a hybrid; export cannot write those yet")
+    if gpt.moe.experts and not table.get("experts", True):
+        raise PlanCannotRunError(f"{table['title']} has no layers of experts, {gpt.name} has")
+    if gpt.pattern:
+        raise PlanCannotRunError(f"{gpt.name} is a hybrid; export cannot write those yet")
     own = load_stack(table["stack"])
     if why := _refusal(table["title"], own, job):
         raise PlanCannotRunError(why)
@@ -89,7 +86,7 @@ def exported_job(asked: Asked, job: Job, framework: str) -> Exported:
         )
     if job.plan.training.recipe == FP8 and framework not in IN_FP8:
         raise PlanCannotRunError(f"{table['title']} has no setting for precision=fp8")
-    fields = {**fields_of(asked.gpt, job), "beyond": asked.beyond}
+    fields = {**fields_of(gpt, job), "beyond": beyond}
     fields["order"] = _order_of(job.plan, own)
     settings = _simple(table, fields) | WRITERS[framework](fields | {"table": table})
     if framework == BRIDGE:
@@ -97,20 +94,22 @@ def exported_job(asked: Asked, job: Job, framework: str) -> Exported:
         settings |= packed(fields)
     devices = job.plan.grid.ranks
     again = _read_again(framework, settings, devices, fields["model"])
-    notes = (*_compared(job, asked.gpt, again, table), *_not_asked(asked, job, again))
-    if asked.gpt.moe.experts and "model" in table.get("elsewhere", {}):
-        notes += (f"experts={asked.gpt.moe.experts} are told in {table['elsewhere']['model']}",)
-    lacking = [each for each in asked.beyond if each not in table.get("beyond", {})]
+    notes = (*_compared(job, gpt, again, table), *_not_asked(question, job, again))
+    if gpt.moe.experts and "model" in table.get("elsewhere", {}):
+        notes += (f"experts={gpt.moe.experts} are told in {table['elsewhere']['model']}",)
+    lacking = [each for each in beyond if each not in table.get("beyond", {})]
     if lacking and framework in (MEGATRON, BRIDGE):
         notes += tuple(f"{BEYOND[each]}, which the model has, have no setting" for each in lacking)
     if framework in (MEGATRON, BRIDGE):
         notes += fusions.notes(fields) + fsdp.notes(fields) + experts.notes(fields)
     if framework == MEGATRON and not megatron.scales_rope(fields):
         notes += (f"rope_scaling={fields['rope_scaling']}, which the model has, has no setting",)
-    stack = job.stack.name if again.stack != job.stack.name else ""
+    stack = job.stack.name if again.question.stack != job.stack.name else ""
     if stack and (framework not in COMMENTED or not is_shipped(stack)):
         whose = stack if is_shipped(stack) else "and its file"
-        notes += (f"`simgpt import` reads this as of {again.stack}: give it --stack {whose}",)
+        notes += (
+            f"`simgpt import` reads this as of {again.question.stack}: give it --stack {whose}",
+        )
         stack = ""
     return Exported(framework, settings, notes, devices, stack)
 
@@ -168,14 +167,16 @@ def _check_axes(plan: Plan, stack: Stack, table: Mapping[str, Any]) -> None:
         )
 
 
-def _read_again(framework: str, settings: Mapping[str, Any], devices: int, model: str) -> Question:
+def _read_again(
+    framework: str, settings: Mapping[str, Any], devices: int, model: str
+) -> ImportedJob:
     elsewhere = "model" in table_of(framework).get("elsewhere", {})
     described = Described(framework, settings)
     given = model if elsewhere else None
-    return question_from([described], devices=devices, model=given, changed={})
+    return job_from([described], devices=devices, model=given, changed={})
 
 
-def _compared(job: Job, gpt: GPT, again: Question, table: Mapping[str, Any]) -> Iterator[str]:
+def _compared(job: Job, gpt: GPT, again: ImportedJob, table: Mapping[str, Any]) -> Iterator[str]:
     """Sentences on what was assumed and cannot be told, and on what is told elsewhere; a
     PlanCannotRunError names what was asked for and cannot be told."""
     title, elsewhere = table["title"], table.get("elsewhere", {})
@@ -185,8 +186,8 @@ def _compared(job: Job, gpt: GPT, again: Question, table: Mapping[str, Any]) -> 
     devices = job.plan.grid.ranks
     given = dict(again.plan)
     if given.get("ep", 1) > 1 and "dispatcher" not in given:  # the usual one of its own stack
-        given["dispatcher"] = load_stack(again.stack).usual_exchange.dispatcher
-    read = job_of(again.gpt, given, job.stack, devices=devices, batch=again.batch)
+        given["dispatcher"] = load_stack(again.question.stack).usual_exchange.dispatcher
+    read = job_of(again.gpt, given, job.stack, devices=devices, batch=again.question.batch)
     assumed = {key for key, _ in job.assumed} - {"batch", "mbs"}  # no stack's own choice
     for key, (own, other) in _differences(job, gpt, read, again.gpt).items():
         if key in elsewhere:
@@ -204,11 +205,12 @@ def _compared(job: Job, gpt: GPT, again: Question, table: Mapping[str, Any]) -> 
             )
 
 
-def _not_asked(asked: Asked, job: Job, again: Question) -> Iterator[str]:
+def _not_asked(question: Question, job: Job, again: ImportedJob) -> Iterator[str]:
     """Sentences on sizes that the settings have and that nobody gave."""
-    words, plan = plan_words(asked.plan), job.plan
+    words, plan = plan_words(plan_table(question.plan)), job.plan
     batch, ranks = plan.batch, plan.grid.ranks // (plan.tp * plan.pp * plan.cp)
-    if asked.batch is None and "batch" not in words and again.batch is not None:
+    given = question.batch is not None or question.batch_tokens is not None
+    if not given and "batch" not in words and again.question.batch is not None:
         yield (
             f"batch not given: {batch:,}, one micro-batch of {plan.mbs:,} for each of the "
             f"{ranks:,} data-parallel ranks; --batch says another"

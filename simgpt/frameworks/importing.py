@@ -1,4 +1,4 @@
-"""From files of other frameworks to a question of simgpt's."""
+"""From files of other frameworks to a job that simgpt predicts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,14 @@ from simgpt.frameworks.files import (
     read_files,
 )
 from simgpt.frameworks.identity.sizes import check_sizes
-from simgpt.frameworks.question import AS_SAID, Instead, Question, checked, in_place, question_of
+from simgpt.frameworks.imported_job import (
+    AS_SAID,
+    ImportedJob,
+    Instead,
+    checked,
+    in_place,
+    job_of_fields,
+)
 from simgpt.frameworks.reading import FrameworkError, NotSaidError, Reading
 from simgpt.frameworks.recipe_file import read_recipe
 from simgpt.frameworks.recipes import arguments_of, leave_to_recipe, release_of
@@ -65,8 +72,8 @@ def imported(
     room: tuple[int, int] | None = None,
     instead: Instead = AS_SAID,
     recipe: str | None = None,
-) -> Question:
-    """The question that files of a framework ask; without `framework` each file is known by what it
+) -> ImportedJob:
+    """The job that files of a framework describe; without `framework` each file is known by what it
     says, and with `recipe` the path is a checkout that has a recipe of that name. `model` is a
     MODEL for files that say nothing of one, `changed` are fields of it, `defined` variables of a
     script's surroundings, `room` the nodes of the user's machine and the devices of each, taken
@@ -80,7 +87,7 @@ def imported(
         described = read_files(paths, framework, defined or {})
         instead = replace(instead, exported_from=exported_from(paths))
     try:
-        question = question_from(
+        job = job_from(
             described,
             devices=devices,
             model=model,
@@ -96,8 +103,8 @@ def imported(
         raise FrameworkError(f"{error}; {sourced[0].name}: {sourced[0].why}") from None
     origin = " and ".join(map(path_shown, paths))
     names = [name for each in described for name in each.settings]
-    check_sizes(origin, question, names, given=instead.batch is not None)
-    return question
+    check_sizes(origin, job, names, given=instead.batch is not None)
+    return job
 
 
 def _of_checkout(
@@ -113,7 +120,7 @@ def _of_checkout(
     return [described], preset, otherwise
 
 
-def question_from(
+def job_from(
     described: Sequence[Described],
     *,
     devices: int | None = None,
@@ -121,13 +128,13 @@ def question_from(
     changed: Mapping[str, Any],
     room: tuple[int, int] | None = None,
     instead: Instead = AS_SAID,
-) -> Question:
-    """The question of what files say, later ones before earlier ones; DeepSpeed's JSON beside a
+) -> ImportedJob:
+    """The job of what files say, later ones before earlier ones; DeepSpeed's JSON beside a
     script of Megatron-LM's says what it says of Megatron-DeepSpeed."""
     telling = [each for each in described if not each.only_sets_variables]
     frameworks = tuple(dict.fromkeys(each.framework for each in telling))
     if len(frameworks) > 1 and set(frameworks) != {MEGATRON, DEEPSPEED}:
-        raise FrameworkError(f"files of {' and '.join(frameworks)} do not make one question")
+        raise FrameworkError(f"files of {' and '.join(frameworks)} do not describe one job")
     devices, counted = _devices(described, devices, room)
     order = sorted(frameworks, key=lambda name: name == DEEPSPEED)
     given = described_model(model).gpt.flat() if model else {}
@@ -136,7 +143,7 @@ def question_from(
     if len(frameworks) > 1 and "shard" not in readings[-1].fields:
         fields.pop("shard", None)
     lines = [line for each in described for line in each.left_out]
-    question = question_of(
+    job = job_of_fields(
         fields,
         frameworks=frameworks,
         stack=megatron_deepspeed.STACK if len(frameworks) > 1 else readings[0].stack,
@@ -152,7 +159,7 @@ def question_from(
     )
     unknown = tuple(name for reading in readings for name in reading.unknown)
     words = readings[0].stack_words if len(frameworks) == 1 else ""
-    asked = replace(question, devices_words=counted, stack_words=words, unknown=unknown)
+    asked = replace(job, devices_words=counted, stack_words=words, unknown=unknown)
     return checked(in_place(asked, instead))
 
 

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from simgpt import options, tables
-from simgpt.arguments.model import model_of
 from simgpt.invocation import ran
+from simgpt.question import USUAL_PLAN, Question
 from simgpt.running.understood import refuse_others
 from simgpt.running.weights import check_weights, exporting
+from simgpt.step import Sources, plan_table
 from workload.plan_text import parse_fields
 
 if TYPE_CHECKING:
@@ -21,25 +22,27 @@ if TYPE_CHECKING:
 
 # What a conversion understands; any other option is about training.
 UNDERSTOOD = (
-    *("model", "model_fields", "plan", "steps", "from_weights", "export_weights"),
+    *("model", "model_set", "plan", "steps", "from_weights", "export_weights"),
     *("as_json", "output"),
 )
 PRECISION = "precision"
 
 
-def convert_weights(model: str, *, as_json: bool, output: Path | None, how: dict[str, Any]) -> None:
+def convert_weights(
+    question: Question, *, as_json: bool, output: Path | None, how: dict[str, Any]
+) -> None:
     """Write the weights of one folder into another, with a config, in this process alone."""
     from executor.launching.launch import require_torch
     from executor.launching.launch_env import RankInfo
 
     starts, leaves = how["from_weights"], how["export_weights"]
     _check_options(starts, leaves)
-    precision = _precision(how["plan"])
+    precision = _precision(question.plan)
     require_torch()
     info = RankInfo.from_environment(os.environ)
     if info is not None and info.rank:
         return
-    gpt = model_of(model, how["model_fields"], tells=False)
+    gpt = Sources(tells=False).model(question)
     check_weights(gpt, starts, leaves, info)
     from executor.published.conversion import convert
 
@@ -58,9 +61,10 @@ def _check_options(starts: str | None, leaves: str | None) -> None:
     refuse_others(UNDERSTOOD, "with --steps 0, which trains nothing")
 
 
-def _precision(plan: str | None) -> str:
+def _precision(plan: str) -> str:
     """The precision to write in: that of the plan, of which nothing else has an effect."""
-    fields = {PRECISION: "bf16"} | (parse_fields(options.plan_table(plan)) if plan else {})
+    given = {} if plan == USUAL_PLAN else parse_fields(plan_table(plan))
+    fields = {PRECISION: "bf16"} | given
     if others := [key for key in fields if key != PRECISION]:
         raise click.UsageError(
             f"--plan {others[0]} has no effect with --steps 0, which splits nothing; of a plan it "

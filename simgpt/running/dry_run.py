@@ -10,9 +10,10 @@ import click
 
 from simgpt import options, tables
 from simgpt.arguments.goldfish import with_goldfish
-from simgpt.arguments.model import model_of
 from simgpt.invocation import ran
+from simgpt.question import Question
 from simgpt.running.understood import refuse_others
+from simgpt.step import Sources, plan_of_run
 
 if TYPE_CHECKING:
     from executor.dry.rank import PlayedRank
@@ -22,12 +23,12 @@ if TYPE_CHECKING:
 
 # What --dry understands; any other option is about values, devices or time, of which it has none.
 UNDERSTOOD = (
-    *("model", "model_fields", "goldfish_k", "goldfish_h", "plan", "ranks", "batch"),
+    *("model", "model_set", "goldfish_k", "goldfish_h", "plan", "ranks", "batch"),
     *("dry", "rank", "as_json", "output"),
 )
 
 
-def dry_run(model: str, *, as_json: bool, output: Path | None, how: dict[str, Any]) -> None:
+def dry_run(question: Question, *, as_json: bool, output: Path | None, how: dict[str, Any]) -> None:
     """Play one rank's program and all stages' orders, and say whether they are what the program
     says; a DryRunError, after the answer, if they are not."""
     from executor.errors import DryRunError
@@ -38,9 +39,8 @@ def dry_run(model: str, *, as_json: bool, output: Path | None, how: dict[str, An
 
     refuse_others(UNDERSTOOD, "with --dry, which computes no values on no device")
     require_torch()
-    gpt = with_goldfish(model_of(model, how["model_fields"]), how["goldfish_k"], how["goldfish_h"])
-    devices = how["ranks"] or (None if how["plan"] else 1)
-    plan = options.plan_of(how["plan"] or "dp=rest", devices=devices, batch=how["batch"])
+    gpt = with_goldfish(Sources().model(question), how["goldfish_k"], how["goldfish_h"])
+    plan = plan_of_run(question, how["ranks"])
     check_runs(plan)
     check(gpt, plan)
     check_four_bits_of(gpt, plan)

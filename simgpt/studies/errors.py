@@ -6,10 +6,6 @@ from topologies.errors import SimgptError
 from topologies.exit_status import ExitStatus
 
 
-class StudyError(SimgptError):
-    """A study that cannot be read, or a folder that holds something else."""
-
-
 class WorkersError(SimgptError):
     """Workers that cannot start, or that are gone; the rows so far are kept."""
 

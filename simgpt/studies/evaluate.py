@@ -1,7 +1,4 @@
-"""From a point to its row: the prediction, or why there is none.
-
-A process builds each machine, model and placement once and keeps it for the points to come.
-"""
+"""From a point to its row: the prediction, or why there is none."""
 
 from __future__ import annotations
 
@@ -9,28 +6,28 @@ from functools import lru_cache
 from typing import Any
 
 from simgpt.advice import does_not_fit
-from simgpt.options import batch_of
-from simgpt.studies import best_plan as best
+from simgpt.question import BEST, Question
+from simgpt.step import Sources, batch_of, fixed_of, stack_of, step_of
 from simgpt.studies.errors import WorkersError
 from simgpt.studies.inputs import Inputs, code_digest
-from simgpt.studies.study_keys import Point, keys_of, plan_of
-from simulator.predict import Prediction, predict
-from simulator.stacks import EXECUTOR
-from simulator.stacks.job import job_of
+from simgpt.studies.scaling import Point
+from simgpt.studies.study import question_of_point
+from simulator.predict import Prediction
+from simulator.stacks import Stack
 from topologies.errors import SimgptError
 from topologies.exit_status import ExitStatus
 from topologies.machine import Machine
 from topologies.machine_files import with_settings
 from topologies.placement import Placement, with_room
-from topologies.placement_names import parse_placement
 from topologies.session import current_session, gc_paused
 from workload.descriptions.from_table import with_fields
 from workload.expert_loads.histogram import routed
 from workload.expert_loads.histogram_file import histogram_of
+from workload.gpt import GPT
 
 Row = dict[str, Any]
-Batch = list[tuple[int, Point]]
 MACHINES, PLACEMENTS = 16, 64  # kept in a process; a placement of 32,768 ranks takes 0.5 MB
+Batch = list[tuple[int, Point]]
 # A module or an object that does not fit is an ImportError or a SystemError as often as not.
 OF_THE_MACHINE = (OSError, ImportError, SystemError, MemoryError)
 MOST_CAUSES = 100  # they may form a ring
@@ -50,13 +47,52 @@ def rows_of(inputs: Inputs, batch: Batch) -> list[Row]:
         raise _failed(batch[0][0], _named(error)) from None
 
 
+class StudySources(Sources):
+    """What the names of a study's questions stand for, read before: a process builds each machine
+    and placement once and keeps it for the points to come."""
+
+    def __init__(self, inputs: Inputs) -> None:
+        super().__init__(tells=False)
+        self._inputs = inputs
+        self._machine = lru_cache(maxsize=MACHINES)(self._set)
+        self._placed = lru_cache(maxsize=PLACEMENTS)(super().placed)
+
+    def model(self, question: Question) -> GPT:
+        """The model of a question, and its histogram."""
+        gpt = with_fields(self._inputs.models[question.model], question.model_set)
+        if not question.routing:
+            return gpt
+        document = self._inputs.routings[question.routing]
+        return routed(gpt, histogram_of(document, gpt, question.routing))
+
+    def machine(self, question: Question) -> Machine:
+        """The machine of a question."""
+        settings = tuple((key, _hashable(given)) for key, given in question.set.items())
+        return self._machine(question.machine, settings)
+
+    def _set(self, name: str, settings: tuple[tuple[str, Any], ...]) -> Machine:
+        machine = self._inputs.machines[name]
+        return with_settings(machine, dict(settings)) if settings else machine
+
+    def stack(self, name: str) -> Stack:
+        """The stack of a name."""
+        return self._inputs.stacks[name]
+
+    def placed(self, policy: str, machine: Machine, ranks: int) -> Placement:
+        """Where a policy places ranks."""
+        return self._placed(policy, machine, ranks)
+
+
+def _hashable(given: Any) -> Any:
+    return tuple(map(_hashable, given)) if isinstance(given, list | tuple) else given
+
+
 class Evaluator:
     """Predicts points with the models and machines of one study."""
 
     def __init__(self, inputs: Inputs) -> None:
         self._inputs = inputs
-        self._set = lru_cache(maxsize=MACHINES)(self._machine)
-        self._placed = lru_cache(maxsize=PLACEMENTS)(parse_placement)
+        self._sources = StudySources(inputs)
 
     def row(self, number: int, point: Point) -> Row:
         """The row of a point; whatever is wrong with the point is in the row. What this machine
@@ -82,33 +118,27 @@ class Evaluator:
 
     def prediction(self, point: Point) -> Prediction:
         """What is predicted for a point, or a SimgptError."""
-        gpt = with_fields(self._inputs.models[point["model"]], keys_of(point, "model"))
-        if "routing" in point:
-            document = self._inputs.routings[point["routing"]]
-            gpt = routed(gpt, histogram_of(document, gpt, point["routing"]))
-        machine = self._set(point["machine"], _settings(point))
-        stack = self._inputs.stacks[point.get("stack", EXECUTOR.name)]
-        devices, policy = point.get("devices"), point.get("placement", "scheduler")
-        batch = batch_of(point.get("batch"), point.get("batch_tokens"), gpt, devices)
-        if point.get("plan") == best.BEST:
-            assert devices is not None
-            assert batch is not None
-            machine = with_room(machine, devices)
-            placed: Placement = self._placed(policy, machine, devices)
-            fixed = keys_of(point, "plan")
-            return best.best_plan(
-                gpt, machine, devices, batch, fixed=fixed, placement=placed, stack=stack
-            )
-        if devices is not None:
-            machine = with_room(machine, devices)
-        job = job_of(gpt, plan_of(point), stack, devices=devices, batch=batch)
-        machine = with_room(machine, job.plan.grid.ranks)
-        placed = self._placed(policy, machine, job.plan.grid.ranks)
-        return predict(job.gpt, job.plan, machine, placement=placed, stack=job.stack)
+        question = question_of_point(point, self._inputs.folder)
+        if point.get("plan") == BEST:
+            return self._best(question)
+        return step_of(question, self._sources).predicted()
 
-    def _machine(self, name: str, settings: tuple[tuple[str, Any], ...]) -> Machine:
-        machine = self._inputs.machines[name]
-        return with_settings(machine, dict(settings)) if settings else machine
+    def _best(self, question: Question) -> Prediction:
+        """The prediction of the fastest plan that fits, of all that have the question's keys."""
+        from simulator import search
+
+        devices = question.devices
+        assert devices is not None
+        gpt = self._sources.model(question)
+        batch = batch_of(question, gpt)
+        assert batch is not None
+        machine = with_room(self._sources.machine(question), devices)
+        placed = self._sources.placed(question.placement, machine, devices)
+        stack, _ = stack_of(question, machine, question.plan, self._sources, searches=True)
+        fixed = fixed_of(question.plan)
+        return search.best_plan(
+            gpt, machine, devices, batch, fixed=fixed, placement=placed, stack=stack
+        )
 
 
 def _unpredicted(number: int, error: Exception) -> Row:
@@ -137,14 +167,6 @@ def _is_of_the_machine(error: BaseException | None) -> bool:
             return True
         error, seen = error.__cause__ or error.__context__, seen + 1
     return False
-
-
-def _settings(point: Point) -> tuple[tuple[str, Any], ...]:
-    return tuple((key, _hashable(given)) for key, given in keys_of(point, "machine").items())
-
-
-def _hashable(given: Any) -> Any:
-    return tuple(map(_hashable, given)) if isinstance(given, list | tuple) else given
 
 
 def _named(error: Exception) -> str:

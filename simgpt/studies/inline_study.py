@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from simgpt.arguments.model import fields_of
-from simgpt.options import plan_table, settings_of
-from simgpt.studies.errors import StudyError
+from simgpt.question import Question
+from simgpt.question_rows import QuestionError
+from simgpt.step import plan_table
 from simgpt.studies.study import Study, study_of
 
 OPEN, CLOSE = "[(", "])"
 
 
-def study_of_words(model: str, machine: str, how: Mapping[str, Any]) -> Study:
-    """The study of a command that is told of a step as `predict` is, from its options by their
-    names; with `swept` values, as of `--sweep`."""
-    names = ("devices", "batch", "batch_tokens", "placement", "tokens", "stack", "routing")
-    given = {name: how[name] for name in names if how.get(name) is not None}
-    settings = {f"machine.{key}": value for key, value in settings_of(how["settings"]).items()}
-    fields = {f"model.{key}": value for key, value in fields_of(how["model_fields"]).items()}
-    document = {
-        **given,
-        "model": model,
-        "machine": machine,
-        "plan": plan_table(how["plan"]),
-        "set": settings | fields,
-        "sweep": swept_words(how.get("swept", ())),
-    }
-    return study_of(document, title=f"{model} on {machine}", folder=Path())
+def study_of_words(question: Question, swept: Sequence[str] = ()) -> Study:
+    """The study of a question with values to sweep, as of `--sweep`."""
+    document = question.as_toml()
+    document |= {"plan": plan_table(question.plan), "placement": question.placement}
+    document |= {"sweep": swept_words(swept)}
+    return study_of(document, title=f"{question.model} on {question.machine}", folder=Path())
 
 
 def swept_words(words: Sequence[str]) -> dict[str, list[str]]:
@@ -42,14 +31,16 @@ def swept_words(words: Sequence[str]) -> dict[str, list[str]]:
     for word in words:
         key, equals, values = word.partition("=")
         if not equals or not key:
-            raise StudyError(f"--sweep {word}: write key=v1,v2,…, as in z=16,64")
+            raise QuestionError(f"--sweep {word}: write key=v1,v2,…, as in z=16,64")
         if key in found:
-            raise StudyError(f"--sweep {key} stands twice; give all its values in one")
+            raise QuestionError(f"--sweep {key} stands twice; give all its values in one")
         if key == "plan":
-            raise StudyError("--sweep plan=…: sweep the plan's keys, or list plans in a study file")
+            raise QuestionError(
+                "--sweep plan=…: sweep the plan's keys, or list plans in a study file"
+            )
         found[key] = _split(values)
         if not all(found[key]):
-            raise StudyError(f"--sweep {word} has an empty value")
+            raise QuestionError(f"--sweep {word} has an empty value")
     return found
 
 

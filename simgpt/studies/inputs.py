@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, field
 from functools import cache
 from importlib import resources
@@ -12,26 +12,27 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from simgpt.arguments.model import tell_notes
-from simgpt.options import machine_of
+from simgpt import options
+from simgpt.question import BEST, NAMED, keys_of, located
 from simgpt.studies.study import Study
-from simgpt.studies.study_keys import keys_of
 from simulator.stacks import EXECUTOR, Stack, load_stack
+from simulator.stacks.default_stack import THREE_D, default_stack
 from simulator.uncertainty.anchors import Anchor
 from topologies.machine import Machine, machine_to_dict
-from topologies.machine_files import check_setting
+from topologies.machine_files import check_setting, load_machine
 from topologies.records import record
 from workload.descriptions.read import described_model
 from workload.expert_loads.histogram_file import FILE
 from workload.gpt import GPT
 
+DECIDING = ("machine", "plan", *(f"plan.{axis}" for axis in THREE_D))  # keys, for a default stack
 PACKAGES = ("topologies", "workload", "simulator", "simgpt")  # what a row is made of
 
 
 @record(slots=False)
 class Inputs:
-    """Models, machines, stacks and what files of `routing` say, by the names that points give, and
-    measured steps that scale predictions; `digests` tells two such sets apart.
+    """Models, machines, stacks and what files of `routing` say, by the names that questions have,
+    and measured steps that scale predictions; `digests` tells two such sets apart.
 
     `code` is the digest of the packages that predict: workers whose own differs are refused.
     """
@@ -43,22 +44,37 @@ class Inputs:
     code: str
     routings: Mapping[str, Any] = field(compare=False, default_factory=dict)
     anchors: tuple[Anchor, ...] = ()
+    folder: Path = field(compare=False, default=Path())
 
 
 def inputs_of(study: Study, anchors: tuple[Anchor, ...] = ()) -> Inputs:
     """The models and machines of a study, after a look at what it sets of the machines, and the
     anchors of its predictions."""
-    models = {name: _model(name, study) for name in _names(study, "model")}
-    machines = {name: _machine(name, study.folder) for name in _names(study, "machine")}
-    _check_settings(study, machines)
-    digests = [(f"model {name}", _digest(gpt.flat())) for name, gpt in models.items()]
-    digests += [(f"machine {name}", _digest(machine_to_dict(m))) for name, m in machines.items()]
-    stacks = {n: _stack(n, study.folder) for n in (EXECUTOR.name, *_given(study, "stack"))}
-    digests += [(f"stack {name}", _digest(asdict(each))) for name, each in stacks.items()]
-    routings = {name: FILE.document(study.folder / name) for name in _given(study, "routing")}
-    digests += [(f"routing {name}", _digest(each)) for name, each in routings.items()]
+    given = {field for point in study.points() for field in keys_of(point, "model")}
+    names = _names(study)
+    models = {each: _model(each, given) for each in names["model"].values()}
+    machines = {each: load_machine(each) for each in names["machine"].values()}
+    _check_settings(study, {name: machines[each] for name, each in names["machine"].items()})
+    stacks = {each: load_stack(each) for each in _stacks(study, names["stack"], machines)}
+    routings = {each: FILE.document(Path(each)) for each in names["routing"].values()}
+    digests = [(f"model {n}", _digest(models[e].flat())) for n, e in names["model"].items()]
+    digests += [
+        (f"machine {n}", _digest(machine_to_dict(machines[e]))) for n, e in names["machine"].items()
+    ]
+    of_files = {each: name for name, each in names["stack"].items()}
+    digests += [(f"stack {of_files.get(e, e)}", _digest(asdict(s))) for e, s in stacks.items()]
+    digests += [(f"routing {n}", _digest(routings[e])) for n, e in names["routing"].items()]
     digests += [(f"anchor {each.name}", _digest(asdict(each))) for each in anchors]
-    return Inputs(models, machines, stacks, tuple(digests), code_digest(), routings, anchors)
+    return Inputs(
+        models,
+        machines,
+        stacks,
+        tuple(digests),
+        code_digest(),
+        routings,
+        anchors,
+        study.folder,
+    )
 
 
 @cache
@@ -75,32 +91,37 @@ def code_digest() -> str:
     return found.hexdigest()[:16]
 
 
-def _names(study: Study, key: str) -> list[str]:
-    return list(dict.fromkeys(point[key] for point in study.points()))
+def _names(study: Study) -> dict[str, dict[str, str]]:
+    """For each field that may name a file the names that points give, and those of questions."""
+    named = {key: dict.fromkeys(p[key] for p in study.points() if key in p) for key in NAMED}
+    return {
+        key: {name: located(name, study.folder) for name in names} for key, names in named.items()
+    }
 
 
-def _given(study: Study, key: str) -> list[str]:
-    """The names of a key that points need not have."""
-    return list(dict.fromkeys(point[key] for point in study.points() if key in point))
+def _stacks(
+    study: Study, given: Mapping[str, str], machines: Mapping[str, Machine]
+) -> dict[str, None]:
+    """The stacks that the points name, and those of points that name none."""
+    found = dict.fromkeys([EXECUTOR.name, *given.values()])
+    alike = {
+        tuple(point.get(key) for key in DECIDING): point
+        for point in study.points()
+        if "stack" not in point
+    }
+    for point in alike.values():
+        question, searches = study.question_of(point), point.get("plan") == BEST
+        machine = machines[question.machine]
+        found[default_stack(machine, question.plan, searches=searches)[0]] = None
+    return found
 
 
-def _stack(name: str, folder: Path) -> Stack:
-    return load_stack(str(folder / name) if name.endswith(".toml") else name)
-
-
-def _model(name: str, study: Study) -> GPT:
-    """A model by name, by its fields, or from a file that lies beside the study."""
-    is_file = name.endswith((".toml", ".json"))
-    described = described_model(str(study.folder / name) if is_file else name)
-    given = {field for point in study.points() for field in keys_of(point, "model")}
-    tell_notes(described, described.gpt, given)
+def _model(name: str, given: Collection[str]) -> GPT:
+    """A model by name, by its fields, or from a file, of which points give some fields."""
+    described = described_model(name)
+    for text in described.notes_on(described.gpt, given):
+        options.note(text)
     return described.gpt
-
-
-def _machine(name: str, folder: Path) -> Machine:
-    """A machine by name, or from a file that lies beside the study."""
-    is_file = name.partition(":")[0].endswith((".toml", ".json"))
-    return machine_of(str(folder / name) if is_file else name)
 
 
 def _check_settings(study: Study, machines: Mapping[str, Machine]) -> None:

@@ -43,7 +43,8 @@ from pathlib import Path
 from typing import Any
 
 from simgpt.invocation import asked_of_study
-from simgpt.studies.errors import ResultsError, StudyError
+from simgpt.question_rows import QuestionError
+from simgpt.studies.errors import ResultsError
 from simgpt.studies.evaluate import Row
 from simgpt.studies.inputs import Inputs
 from simgpt.studies.rows import checked, line_of, lines_in, row_of
@@ -54,7 +55,7 @@ from topologies.files.writing import sync_folder, write_whole
 
 FORMAT = 2
 STUDY, RESULTS, KEPT = "study.json", "results.jsonl", "results.jsonl.kept"
-_STUDY = UserFile("record of a study", StudyError, ANSWER_BYTES)
+_STUDY = UserFile("record of a study", QuestionError, ANSWER_BYTES)
 UNSYNCED = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)  # where a file system has no fsync
 # What a disk fails with, whatever was asked of it.
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -180,7 +181,7 @@ def _writable(folder: Path) -> Iterator[None]:
         why = error.strerror or str(error)
         if error.filename and Path(error.filename).parent == folder:
             why = f"{Path(error.filename).name}: {why}"
-        kind = ResultsError if error.errno in DISK else StudyError
+        kind = ResultsError if error.errno in DISK else QuestionError
         raise kind(f"cannot write results into {folder}: {why}") from None
 
 
@@ -214,10 +215,10 @@ def _locked(folder: Path) -> int:
     try:
         descriptor, _ = locked(folder / RESULTS)
     except BlockingIOError:
-        raise StudyError(f"another sweep is writing into {folder}; wait for it") from None
+        raise QuestionError(f"another sweep is writing into {folder}; wait for it") from None
     if os.fstat(descriptor).st_size and not os.path.exists(folder / STUDY):
         os.close(descriptor)
-        raise StudyError(
+        raise QuestionError(
             f"{folder} has {RESULTS}, but no {STUDY} that says of which study; "
             "give another folder with -o"
         )
@@ -233,10 +234,10 @@ def _claim(folder: Path, record: dict[str, Any]) -> None:
         return
     try:
         earlier = _STUDY.document(path)
-    except StudyError:
+    except QuestionError:
         earlier = None
     if _same(earlier) != _same(json.loads(text)):
-        raise StudyError(
+        raise QuestionError(
             f"{folder} holds the results of another study: {_difference(earlier, record)}; "
             "give another folder with -o, or remove this one"
         )

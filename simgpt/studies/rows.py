@@ -12,7 +12,7 @@ from typing import Any
 
 from simgpt.options import strict
 from simgpt.studies.evaluate import Row
-from simgpt.studies.study_keys import Point
+from simgpt.studies.scaling import Point
 from topologies.files.reading import open_regular
 from validation.checksums import CHECKSUM, checksum_of
 

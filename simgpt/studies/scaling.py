@@ -6,13 +6,14 @@ one model this is the ratio of tokens/s per device: the textbook's parallel effi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from simgpt.studies.errors import StudyError
-from simgpt.studies.study_keys import Point, check_once, value
+from simgpt.question import value
+from simgpt.question_rows import QuestionError
 from topologies.records import record
 
+Point = dict[str, Any]  # of a study: a question's table (`simgpt.question.Table`)
 KINDS = ("weak", "strong")
 KEYS = ("kind", "devices", "ladder", "plan")
 RUNG = ("model", "devices", "batch", "plan")
@@ -39,15 +40,15 @@ def read_scaling(table: Mapping[str, Any], base: Mapping[str, Any]) -> Scaling:
     """
     for key in table:
         if key not in KEYS:
-            raise StudyError(f"unknown key scaling.{key}; known: {', '.join(KEYS)}")
+            raise QuestionError(f"unknown key scaling.{key}; known: {', '.join(KEYS)}")
     kind = table.get("kind")
     if kind not in KINDS:
-        raise StudyError(f'scaling.kind = {kind} must be "weak" or "strong"')
+        raise QuestionError(f'scaling.kind = {kind} must be "weak" or "strong"')
     if ("devices" in table) == ("ladder" in table):
-        raise StudyError("scaling needs either devices = [512, 1024, …] or a ladder")
+        raise QuestionError("scaling needs either devices = [512, 1024, …] or a ladder")
     if "ladder" in table:
         if kind == "strong":
-            raise StudyError("scaling.ladder is for weak scaling; strong scaling needs devices")
+            raise QuestionError("scaling.ladder is for weak scaling; strong scaling needs devices")
         rungs = [_rung(row) for row in _list("ladder", table["ladder"])]
     else:
         counts = [value("devices", count) for count in _list("devices", table["devices"])]
@@ -56,13 +57,13 @@ def read_scaling(table: Mapping[str, Any], base: Mapping[str, Any]) -> Scaling:
     if "plan" in table:
         rungs = [{"plan": value("plan", table["plan"]), **rung} for rung in rungs]
     if len({tuple(rung) for rung in rungs}) > 1:
-        raise StudyError("the rows of scaling.ladder must all give a plan, or none")
+        raise QuestionError("the rows of scaling.ladder must all give a plan, or none")
     return Scaling(kind, tuple(rungs))
 
 
 def _list(key: str, given: Any) -> list[Any]:
     if not isinstance(given, list) or not given:
-        raise StudyError(f"scaling.{key} = {given} must be a list with something in it")
+        raise QuestionError(f"scaling.{key} = {given} must be a list with something in it")
     return given
 
 
@@ -73,14 +74,14 @@ def _strong(counts: list[int]) -> list[Point]:
 def _weak(counts: list[int], base: Mapping[str, Any]) -> list[Point]:
     batch = base.get("batch")
     if batch is None:
-        raise StudyError(
+        raise QuestionError(
             "weak scaling grows the batch with the devices: give batch, that of the first rung"
         )
     rungs = []
     for count in counts:
         grown, rest = divmod(batch * count, counts[0])
         if rest:
-            raise StudyError(
+            raise QuestionError(
                 f"batch = {batch} on {counts[0]} devices does not grow to a whole number on {count}"
             )
         rungs.append({"devices": count, "batch": grown})
@@ -89,10 +90,20 @@ def _weak(counts: list[int], base: Mapping[str, Any]) -> list[Point]:
 
 def _rung(row: Any) -> Point:
     if not isinstance(row, list) or len(row) not in (3, 4):
-        raise StudyError(
+        raise QuestionError(
             f"scaling.ladder has {row}, but must have [model, devices, batch] or a plan too"
         )
     return {key: value(key, item) for key, item in zip(RUNG, row, strict=False)}
+
+
+def check_once(key: str, values: Sequence[Any]) -> None:
+    """A QuestionError if one of a key's values stands twice, which would be predicted twice."""
+    seen = set()
+    for each in values:
+        known = str(each) if isinstance(each, list) else each
+        if known in seen:
+            raise QuestionError(f"{key} has {each} twice")
+        seen.add(known)
 
 
 def with_efficiency(row: dict[str, Any], first: Mapping[str, Any] | None, kind: str) -> None:

@@ -8,16 +8,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from simgpt.studies.best_plan import BEST
-from simgpt.studies.errors import StudyError
-from simgpt.studies.scaling import Scaling, read_scaling
-from simgpt.studies.study_keys import PLAIN, Point, canonical, check_once, ordered, value
+from simgpt.question import BEST, PLAIN, Question, canonical, flat, ordered, table_of, value
+from simgpt.question_rows import QuestionError
+from simgpt.studies.scaling import Point, Scaling, check_once, read_scaling
 from topologies.files.printable import MOST_WORD, path_shown, shown
 from topologies.files.reading import UserFile
 from topologies.records import record
 
 TABLES = ("title", "set", "sweep", "point", "scaling")
-_FILE = UserFile("study", StudyError)
+_FILE = UserFile("study", QuestionError)
 MOST_POINTS = 100_000  # some 300 MB of rows
 
 
@@ -39,9 +38,9 @@ class Study:
         groups += [list(self.scaling.keys)] if self.scaling else []
         for key in itertools.chain(*groups):
             if sum(key in group for group in groups) > 1:
-                raise StudyError(f"{key} is varied twice: by [sweep], [[point]] or [scaling]")
+                raise QuestionError(f"{key} is varied twice: by [sweep], [[point]] or [scaling]")
         if len(self) > MOST_POINTS:
-            raise StudyError(f"the study has {len(self):,} points, more than {MOST_POINTS:,}")
+            raise QuestionError(f"the study has {len(self):,} points, more than {MOST_POINTS:,}")
         for point in self.points():
             self._check(point)
 
@@ -73,6 +72,10 @@ class Study:
                     swept = dict(zip(names, chosen, strict=True))
                     yield ordered({**self.base, **listed, **swept, **rung})
 
+    def question_of(self, point: Point) -> Question:
+        """The question that a point asks."""
+        return question_of_point(point, self.folder)
+
     def as_dict(self) -> dict[str, Any]:
         """The study as it is kept beside its results."""
         return {
@@ -89,12 +92,23 @@ class Study:
     def _check(self, point: Point) -> None:
         for key in ("model", "machine"):
             if key not in point:
-                raise StudyError(f"{self.title} names no {key}; give {key} = … or list some")
+                raise QuestionError(f"{self.title} names no {key}; give {key} = … or list some")
         if "batch" in point and "batch_tokens" in point:
-            raise StudyError(f"{self.title} gives batch and batch_tokens; give one of them")
+            raise QuestionError(f"{self.title} gives batch and batch_tokens; give one of them")
+        if point.get("compute") == "measured":
+            raise QuestionError(
+                f"{self.title}: compute = measured times the ops of one plan; use simgpt predict"
+            )
         sized = "devices" in point and ("batch" in point or "batch_tokens" in point)
         if point.get("plan") == BEST and not sized:
-            raise StudyError(f'{self.title}: plan = "best" needs devices and a batch')
+            raise QuestionError(f'{self.title}: plan = "best" needs devices and a batch')
+
+
+def question_of_point(point: Point, folder: Path) -> Question:
+    """The question that a point asks, whose files lie in a folder; of one that asks for the best
+    plan, with the keys that all plans keep as its plan."""
+    kept = {**point, "plan": ""} if point.get("plan") == BEST else point
+    return Question.of_table(kept, folder)
 
 
 def read_study(path: Path) -> Study:
@@ -103,7 +117,7 @@ def read_study(path: Path) -> Study:
     document = _FILE.parsed(text, path_shown(path), toml=True)
     for key in document:
         if key not in (*PLAIN, *TABLES):
-            raise StudyError(
+            raise QuestionError(
                 f"unknown key {key!r} in {path}; known: {', '.join((*PLAIN, *TABLES))}; what is "
                 "fixed of a plan, model or machine goes under [set], what varies under [sweep]"
             )
@@ -115,16 +129,16 @@ def read_study(path: Path) -> Study:
 def study_of(document: Mapping[str, Any], *, title: str, folder: Path) -> Study:
     """The study of a file's document."""
     top = {key: given for key, given in document.items() if key in PLAIN}
-    base = _point({**top, **_flat(_table(document, "set"))})
+    base = table_of({**top, "set": _table(document, "set")})
     listed = document.get("point", [])
     if not isinstance(listed, list) or not all(isinstance(point, dict) for point in listed):
-        raise StudyError("point must be a list of tables: write [[point]] above each of them")
+        raise QuestionError("point must be a list of tables: write [[point]] above each of them")
     scaling = document.get("scaling")
     return Study(
         title=title,
         base=base,
-        listed=tuple(_point(_flat(point)) for point in listed),
-        swept=swept_of(_flat(_table(document, "sweep"))),
+        listed=tuple(table_of(flat(point)) for point in listed),
+        swept=swept_of(flat(_table(document, "sweep"))),
         scaling=None if scaling is None else read_scaling(_table(document, "scaling"), base),
         folder=folder,
     )
@@ -136,40 +150,18 @@ def swept_of(lists: Mapping[str, Any]) -> tuple[tuple[str, tuple[Any, ...]], ...
     for given, values in lists.items():
         key = canonical(given)
         if not isinstance(values, Sequence) or isinstance(values, str):
-            raise StudyError(f"sweep.{given} = {values} must be a list of values")
+            raise QuestionError(f"sweep.{given} = {values} must be a list of values")
         if not values:
-            raise StudyError(f"sweep.{given} is empty; give it at least one value")
+            raise QuestionError(f"sweep.{given} is empty; give it at least one value")
         if key in found:
-            raise StudyError(f"{key} stands twice in [sweep]")
+            raise QuestionError(f"{key} stands twice in [sweep]")
         found[key] = tuple(value(key, each) for each in values)
         check_once(f"sweep.{given}", found[key])
     return tuple(found.items())
 
 
-def _point(table: Mapping[str, Any]) -> Point:
-    point: Point = {}
-    for given, each in table.items():
-        key = canonical(given)
-        if key in point:
-            raise StudyError(f"{key} stands twice")
-        point[key] = value(key, each)
-    return point
-
-
 def _table(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     table = document.get(name, {})
     if not isinstance(table, dict):
-        raise StudyError(f"{name} = {table} must be a table: write [{name}] above its keys")
+        raise QuestionError(f"{name} = {table} must be a table: write [{name}] above its keys")
     return table
-
-
-def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The table's values by dotted keys, so that `plan.x` reads alike quoted or not."""
-    flat: dict[str, Any] = {}
-    for key, given in table.items():
-        whole = prefix + key
-        if isinstance(given, dict):
-            flat |= _flat(given, f"{whole}.")
-        else:
-            flat[whole] = given
-    return flat

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from simgpt import tables
-from simgpt.studies.best_plan import BEST
+from simgpt.question import BEST
 from simgpt.studies.evaluate import Row
 from simgpt.studies.study import Study
 from simulator.answer_words import EVENLY, mfu_words

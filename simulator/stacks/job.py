@@ -29,13 +29,15 @@ Refusal = Callable[[Mapping[str, Any]], SimgptError | None]  # why words are no 
 @record(slots=False)
 class Job:
     """What is predicted. `gpt` has the vocabulary that the stack makes of it; `remarks` say what
-    was taken for what, `assumed` has the keys of the plan that the user did not give."""
+    was taken for what, `assumed` has the keys of the plan that the user did not give, `chosen` says
+    why it is that stack, where the user names none."""
 
     gpt: GPT
     plan: Plan
     stack: Stack
     remarks: tuple[str, ...] = ()
     assumed: tuple[tuple[str, str], ...] = ()
+    chosen: str = ""
 
 
 def job_of(

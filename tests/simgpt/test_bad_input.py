@@ -80,7 +80,7 @@ TOO_MANY = 10**8
         (2, f"{PREDICT} --sweep plan=tp=1,z=2", "--sweep plan="),
         (2, f"{PREDICT} --sweep machine=alps,mars", "mars"),
         (2, f"{PREDICT} --sweep device.lunch=1us", "device.lunch device.launch"),
-        (2, f"{PREDICT} --sweep z=1 --compute measured", "--sweep --trace --compute"),
+        (2, f"{PREDICT} --sweep z=1 --compute measured", "compute measured"),
         (2, "sweep", "STUDY"),
         (2, "sweep x.toml --workers 0", "--workers 0"),
         (2, "sweep x.toml --limit 0", "--limit 0"),
@@ -201,7 +201,7 @@ def test_a_failing_simulator_is_a_row_and_ends_with_1(
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("of a kind")
 
-    monkeypatch.setattr("simgpt.studies.evaluate.predict", broken)
+    monkeypatch.setattr("simulator.predict.predict", broken)
     path = _file(tmp_path, "study.toml", STUDY)
     said = simgpt("sweep", path, "-o", str(tmp_path / "out"))
     assert said.status == 1
@@ -374,7 +374,7 @@ def test_an_interrupt_ends_with_one_word(monkeypatch: pytest.MonkeyPatch) -> Non
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("simgpt.commands.models.model_of", interrupted)
+    monkeypatch.setattr("simgpt.step.Sources.model", interrupted)
     said = simgpt("models", "gpt2")
     assert said.status == 130
     assert said.err.split() == ["simgpt:", "interrupted"]

@@ -23,8 +23,11 @@ DIGITS = "9" * 5000
 @pytest.mark.parametrize(
     ("command", "named"),
     [
-        (f"{PREDICT} -n 4 --batch 9223372036854775808", "--batch 9223372036854775808 1000000000"),
-        (f"{PREDICT} -n 10000001", "-n 10000001 10000000"),
+        (
+            f"{PREDICT} -n 4 --batch 9223372036854775808",
+            "--batch 9223372036854775808 1,000,000,000",
+        ),
+        (f"{PREDICT} -n 10000001", "-n 10000001 10,000,000"),
         (f"{PREDICT} -n 4 --batch-tokens {10**16}", "--batch-tokens 1,000,000,000,000,000"),
         (f"{PREDICT} -n 4 --batch-tokens 0.5", "--batch-tokens 0.5 4Mi"),
         (f"{PREDICT} -n 4 --sweep batch_tokens={DIGITS}", "4Mi"),

@@ -16,7 +16,6 @@ from executor.launching.blame import Death, Origin
 from executor.launching.launch_env import RankInfo
 from simgpt.cli import COMMANDS, main
 from simgpt.running.launched import join
-from simgpt.studies import evaluate
 from tests.simgpt.face import simgpt
 from tests.simgpt.studies.processes import write_study
 from topologies.exit_status import ExitStatus
@@ -117,7 +116,7 @@ def test_a_validation_outside_its_tolerance(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_machine_that_fails_is_said_in_a_sentence(
     error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("simgpt.commands.models.model_of", fails(error))
+    monkeypatch.setattr("simgpt.step.Sources.model", fails(error))
     said = simgpt("models", "gpt2")
     assert said.status == ExitStatus.MACHINE_FAILED
     assert said.sentence.startswith("simgpt: ")
@@ -125,7 +124,7 @@ def test_a_machine_that_fails_is_said_in_a_sentence(
 
 def test_a_bug_at_a_point_of_a_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ("sweep", str(write_study(tmp_path, 1)), "-o", str(tmp_path / "r"))
-    monkeypatch.setattr(evaluate, "predict", fails(KeyError("pp")))
+    monkeypatch.setattr("simulator.predict.predict", fails(KeyError("pp")))
     assert simgpt(*words).status == ExitStatus.BUG
 
 
@@ -138,9 +137,7 @@ def test_a_loss_that_is_not_finite() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal(number: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "simgpt.commands.models.model_of", lambda *_, **__: signal.raise_signal(number)
-    )
+    monkeypatch.setattr("simgpt.step.Sources.model", lambda *_, **__: signal.raise_signal(number))
     assert simgpt("models", "gpt2").status == ExitStatus.SIGNALLED + number
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import simgpt as simgpt_api
+from simgpt.asked_again import ASKING
 from tests.messages import assert_names
 from tests.simgpt.face import simgpt
 from validation.report.answers import read_answers
@@ -136,8 +137,8 @@ def test_a_report_draws_the_step_of_a_model_with_a_field_set(
     words = (TEXT if model == "text" else config, "--model-set", "sequence=64")
     assert simgpt("predict", *words, *ON, "--json", "-o", str(answer)).status == 0
     found = read_answers([answer]).predictions[0]
-    assert found.command.endswith("--model-set sequence=64")
-    assert staged(found).prediction.step_s == found.step_s
+    assert " --model-set sequence=64 " in ASKING.command_of(found.asked)
+    assert staged(found, ASKING.step_of).prediction.step_s == found.step_s
 
 
 PREDICT = "predict tiny-1m -m frontier -n 8"

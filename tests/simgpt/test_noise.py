@@ -141,7 +141,7 @@ def test_a_machine_whose_slowest_device_counts_already_is_told_of() -> None:
         ("--slow 5%", "--slow 5% 0.1%:5%"),
         ("--slow 1%:5%:2%", "--slow 1%:5%:2% 0.1%:5%"),
         ("--slow 1%:x", "--slow 1%:x 0.1%:5%"),
-        ("--noise 1% --samples 1", "--samples 1 2<=x<=10000"),
+        ("--noise 1% --samples 1", "--samples 1 10,000"),
         ("--noise 1% --seed -1", "--seed -1"),
         ("--seed 1", "--seed --noise --slow --spread --samples"),
         ("--samples 5", "frontier device.variability"),

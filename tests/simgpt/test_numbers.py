@@ -11,7 +11,9 @@ import pytest
 from simgpt import tables
 from simgpt.arguments.tokens import batch_tokens_of, tokens_of
 from simgpt.commands.prediction_text import describe_training
-from simgpt.options import batch_of, fixed_of, strict
+from simgpt.options import strict
+from simgpt.question import Question
+from simgpt.step import batch_of, fixed_of
 from simulator.economics import Training
 from tests.messages import assert_names, names
 from tests.simgpt.face import simgpt
@@ -80,13 +82,13 @@ def test_the_tokens_of_a_sequence_may_be_counted_so_too() -> None:
 def test_a_batch_of_tokens_is_whole_sequences_or_refused_with_the_nearest() -> None:
     gpt = find_model("tiny-1m")
     length = gpt.sequence
-    assert batch_of(None, 3 * length, gpt) == 3
-    assert batch_of(5, None, gpt) == 5
+    assert batch_of(Question(batch_tokens=3 * length), gpt) == 3
+    assert batch_of(Question(batch=5), gpt) == 5
     for tokens, nearest in ((3 * length + 1, 3 * length), (length - 1, length)):
         with pytest.raises(PlanError, check=names(str(length), str(nearest))):
-            batch_of(None, tokens, gpt)
+            batch_of(Question(batch_tokens=tokens), gpt)
     with pytest.raises(click.UsageError, check=names("--batch", "--batch-tokens")):
-        batch_of(5, length, gpt)
+        batch_of(Question(batch=5, batch_tokens=length), gpt)
 
 
 def test_a_search_keeps_the_data_parallelism_that_it_is_given_unless_it_is_the_rest() -> None:

@@ -13,8 +13,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
 from simgpt.arguments.searched import searched_of
-from simgpt.frameworks.exporting import Asked, exported
-from simgpt.options import plan_of, plan_table
+from simgpt.step import plan_table
 from simulator.search import SearchProblem
 from simulator.search.baselines import every_plan
 from simulator.search.space import spaces_of
@@ -22,10 +21,11 @@ from simulator.stacks import load_stack, stack_names
 from simulator.stacks.job import job_of
 from tests.examples import few_and_many, one_in
 from tests.messages import names
+from tests.simgpt.frameworks.asked import Asked, exported
 from topologies.errors import SimgptError
 from workload.errors import PlanError
 from workload.gpt import find_model
-from workload.plan_text import plan_words
+from workload.plan_text import parse_plan, plan_words
 
 DENSE = replace(find_model("llama-3.1-8b"), sequence=1024)
 EXPERTS = replace(find_model("qwen3-30b-a3b"), sequence=1024)
@@ -150,7 +150,7 @@ def test_a_share_in_a_plans_file_is_a_number(
     told += (text or "").format(share)
     path = tmp_path / name
     path.write_text(told if text else json.dumps({**plan, "offload_share": share}))
-    assert plan_of(str(path), devices=8, batch=8).training.offload_share == share
+    assert parse_plan(plan_table(str(path)), devices=8, batch=8).training.offload_share == share
 
 
 @pytest.mark.parametrize("value", ["true", "1.5", '"half"', "[0.5]"])
@@ -158,4 +158,4 @@ def test_what_is_no_share_in_a_plans_file_is_refused(tmp_path: Path, value: str)
     path = tmp_path / "a.json"
     path.write_text(f'{{"data": 8, "offload": "update", "offload_share": {value}}}')
     with pytest.raises(PlanError, match="offload_share"):
-        plan_of(str(path), devices=8, batch=8)
+        parse_plan(plan_table(str(path)), devices=8, batch=8)

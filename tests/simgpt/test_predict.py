@@ -177,7 +177,7 @@ def test_what_a_causal_mask_leaves_of_the_mfu_is_said_where_it_is_much_less(
 
 
 def test_the_mfu_says_of_which_peak_it_is_where_matmuls_have_another() -> None:
-    plan = ("--plan", "dp=rest,recipe=fp8-tensorwise")
+    plan = ("--stack", "simgpt", "--plan", "dp=rest,recipe=fp8-tensorwise")
     text = simgpt("predict", "tiny-1m", "-m", "dgx-h100", "-n", "8", *plan, "--batch", "16").out
     (line,) = [line for line in text.splitlines() if line.startswith("MFU ")]
     assert_names(line, "bf16")

@@ -36,7 +36,9 @@ def test_a_page_and_its_figures_are_written(folder: Path, tmp_path: Path) -> Non
     text = page.read_text(encoding="utf-8")
     (question,) = re.findall("<h1>(.*?)</h1>", text)
     assert_names(question, "tiny-1m", "16", "frontier")
-    assert "simgpt predict tiny-1m -m frontier -n 16 --plan z=4,dp=4 --batch 16" in text
+    assert (
+        "simgpt predict tiny-1m -m frontier -n 16 --stack simgpt --plan z=4,dp=4 --batch 16" in text
+    )
 
 
 @pytest.mark.usefixtures("figures_left_out")
@@ -50,7 +52,7 @@ def test_the_page_of_a_stacks_step_has_the_command_that_predicts_it_again(tmp_pa
     assert simgpt("report", str(answer), "-o", str(page)).status == 0
     text = html.unescape(page.read_text(encoding="utf-8"))
     assert "with stack=megatron-core, precision=fp8" in text
-    found = re.findall(r"simgpt (predict tiny-1m [^\n<]*--stack megatron-core)", text)
+    found = re.findall(r"simgpt (predict tiny-1m [^\n<]*--stack megatron-core [^\n<]*)", text)
 
     again = shlex.split(found[-1])
     asked = dict(word.split("=") for word in again[again.index("--plan") + 1].split(","))

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from simgpt.asked_again import ASKING
 from simgpt.studies.rows import line_of
 from tests.messages import assert_names, names
 from tests.simgpt.face import simgpt
@@ -67,9 +68,9 @@ def test_a_sweep_of_the_model_is_told_apart_asked_again_and_drawn(tmp_path: Path
         "tiny-1m with layers=4",
         "tiny-1m with layers=6",
     ]
-    assert second.command.endswith(" --tokens 1000000000 --model-set layers=6")
-    assert staged(second).prediction.step_s == second.step_s
-    again = simgpt(*second.command.split()[1:], "--json")
+    assert ASKING.command_of(second.asked).endswith(" --tokens 1000000000")
+    assert staged(second, ASKING.step_of).prediction.step_s == second.step_s
+    again = simgpt(*ASKING.command_of(second.asked).split()[1:], "--json")
     assert json.loads(again.out)["step_s"] == second.step_s
 
 
@@ -79,8 +80,8 @@ def test_a_machine_beside_a_study_is_named_from_where_the_command_was_given(tmp_
     found = read_answers([swept(tmp_path, LAYERS.replace('"frontier"', '"own.toml"'))])
     first, _ = found.predictions
     assert first.machine == "frontier (own.toml)"
-    assert f"-m {tmp_path / 'own.toml'} -n 16" in first.command
-    assert staged(first).prediction.step_s == first.step_s
+    assert f"-m {tmp_path / 'own.toml'} -n 16" in ASKING.command_of(first.asked)
+    assert staged(first, ASKING.step_of).prediction.step_s == first.step_s
 
 
 def test_a_changed_model_is_not_beside_what_was_published_of_the_preset(tmp_path: Path) -> None:
@@ -160,7 +161,8 @@ def test_the_json_of_sweeps_is_read_as_their_rows_are(tmp_path: Path) -> None:
     ours = ("predict", "tiny-1m", "-m", "frontier", "-n", "16", "--batch", "16")
     by_words = answered(tmp_path / "p.json", *ours, "--plan", "dp=rest", "--sweep", "z=2,4")
     kept, told = read_answers([folder]), read_answers([tmp_path / "s.json"])
-    assert {a.command for a in kept.predictions} == {a.command for a in told.predictions}
+    commands = [{ASKING.command_of(a.asked) for a in f.predictions} for f in (kept, told)]
+    assert commands[0] == commands[1]
     question = headline(told, {}).question
     assert_names(question, "2", "tiny-1m", "16", "frontier", "step")
     assert "FLOP/s" not in question

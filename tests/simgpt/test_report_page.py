@@ -11,17 +11,19 @@ from typing import Any
 
 import pytest
 
+from simgpt.asked_again import ASKING
 from tests.messages import assert_names
 from tests.simgpt.face import simgpt
 from validation.report.answers import Answers, read_answers
 from validation.report.figures.labels import labels
 from validation.report.figures.lines import ladders_of, scaling_lines
+from validation.report.provenance import is_fp8, is_usual
 from validation.report.read_prediction import WHY_ROWS
 
 pytestmark = pytest.mark.usefixtures("figures_left_out")
 
 TINY = ("-n", "16", "--plan", "z=4,dp=rest", "--batch", "16")
-COMMAND = "simgpt predict tiny-1m -m frontier -n 16 --plan z=4,dp=4 --batch 16"
+COMMAND = "simgpt predict tiny-1m -m frontier -n 16 --stack simgpt --plan z=4,dp=4 --batch 16"
 FRONTIER = ("predict", "tiny-1m", "-m", "frontier", *TINY)
 
 
@@ -75,7 +77,7 @@ def test_what_was_set_is_in_the_question_the_command_and_the_drawing(tmp_path: P
     page = page_of(answered(tmp_path / "a.json", *FRONTIER, *setting))
     changes = "network.link_bandwidth=12 GB/s, placement=contiguous"
     assert_names(question_in(page), "16", "frontier", changes)
-    command = f"{COMMAND} --placement contiguous --set 'network.link_bandwidth=12 GB/s'"
+    command = f"{COMMAND} --set 'network.link_bandwidth=12 GB/s' --placement contiguous"
     assert command in page
     assert 'id="timeline"' in page
 
@@ -107,7 +109,7 @@ def test_published_kernels_are_said_and_drawn_with_and_measured_ones_are_not(
     words = ("predict", "tiny-1m", "-m", "perlmutter", *TINY, "--compute", "profile")
     path = answered(tmp_path / "a.json", *words)
     page = page_of(path)
-    assert "-m perlmutter -n 16 --plan z=4,dp=4 --batch 16 --compute profile" in page
+    assert "-m perlmutter -n 16 --stack simgpt --plan z=4,dp=4 --batch 16 --compute profile" in page
     assert 'id="timeline"' in page
     record = json.loads(path.read_text(encoding="utf-8"))
     record["asked"]["compute"] = "measured"
@@ -128,13 +130,13 @@ def test_a_copied_machine_is_named_by_its_file_and_drawn_while_it_is_the_same(
     path = answered(tmp_path / "a.json", *words)
     page = page_of(path)
     assert_names(question_in(page), "16", "frontier (myfr.toml)")
-    assert f"simgpt predict tiny-1m -m {own} -n 16 --plan" in page
+    assert f"simgpt predict tiny-1m -m {own} -n 16 --stack simgpt --plan" in page
     assert 'id="timeline"' in page
     changed = answered(tmp_path / "b.json", *words, "--set", "device.launch=30 us")
     found, other, usual = read_answers(
         [path, changed, answered(tmp_path / "c.json", *FRONTIER)]
     ).predictions
-    assert (found.asked.is_usual, usual.asked.is_usual) == (False, True)
+    assert (is_usual(found.asked), is_usual(usual.asked)) == (False, True)
     assert labels([found, other, usual]) == [
         "frontier (myfr.toml), usual device.launch",
         "frontier (myfr.toml), device.launch=30 us",
@@ -193,11 +195,12 @@ def test_a_step_of_a_stack_in_fp8_with_context_parallelism_is_asked_again_as_it_
     assert_names(question_in(page), "dgx-h100", "stack=megatron-core", "precision=fp8")
     assert 'id="timeline"' in page
     (found,) = read_answers([path]).predictions
-    assert (found.asked.stack, found.asked.fp8) == ("megatron-core", True)
-    assert found.command in page
-    assert "cp=2" in found.command
-    assert "precision=fp8" in found.command
-    again = answered(tmp_path / "b.json", *shlex.split(found.command)[1:])
+    assert (found.asked["stack"], is_fp8(found.asked)) == ("megatron-core", True)
+    command = ASKING.command_of(found.asked)
+    assert command in page
+    assert "cp=2" in command
+    assert "precision=fp8" in command
+    again = answered(tmp_path / "b.json", *shlex.split(command)[1:])
     steps = [json.loads(each.read_text(encoding="utf-8"))["step_s"] for each in (path, again)]
     assert steps[0] == steps[1]
 

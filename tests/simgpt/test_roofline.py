@@ -88,7 +88,7 @@ def test_python_has_the_rows_and_the_figure(tmp_path: Path) -> None:
     assert [kind for kind in named if kind not in texts] == []
     record = with_one.to_dict()
     del record["why"]["roofline"]
-    without = Why(Asked((), (), "", record, (), (), 0))
+    without = Why(Asked((), "", record, (), (), 0))
     for ask in (without.plot, without.rows):
         with pytest.raises(NothingToDrawError, check=names("roofline=")):
             ask("roofline")

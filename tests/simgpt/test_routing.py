@@ -12,7 +12,7 @@ from simgpt import tables
 from tests.messages import assert_names
 from tests.simgpt.face import Said, simgpt
 
-STEP = ("tiny-mixtral-2m", "-m", "dgx-h100", "-n", "4", "--batch", "16")
+STEP = ("tiny-mixtral-2m", "-m", "dgx-h100", "-n", "4", "--batch", "16", "--stack", "simgpt")
 PLAN = ("--plan", "ep=4,dp=rest")
 
 
@@ -68,7 +68,7 @@ def test_a_sweep_has_the_same_step_and_may_compare_files(uneven: str, tmp_path: 
     assert steps[str(even)]["step_s"] == alone["routing"]["balanced_step_s"]
     (tmp_path / "study.toml").write_text(
         'model = "tiny-mixtral-2m"\nmachine = "dgx-h100"\ndevices = 4\nbatch = 16\n'
-        'plan = "ep=4,dp=rest"\nrouting = "uneven.toml"\n',
+        'plan = "ep=4,dp=rest"\nrouting = "uneven.toml"\nstack = "simgpt"\n',
         encoding="utf-8",
     )
     folder = tmp_path / "rows"
@@ -122,7 +122,7 @@ def test_what_knows_no_uneven_experts_refuses_them_by_name(uneven: str) -> None:
     assert_names(said.sentence, "absent.json")
     said = simgpt("predict", *STEP, *PLAN, "--routing", uneven, "--compute", "measured")
     assert said.status == 2
-    assert_names(said.err, "--compute measured", "--routing")
+    assert_names(said.err, "compute=measured", "routing")
 
 
 FEW = "pp=1,zero=1,tp=1,y=1,z=1,overlap=dp,recompute=none,order=tp-dp-pp,mbs=1"

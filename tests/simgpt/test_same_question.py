@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import simgpt as api
+from simgpt.asked_again import ASKING
 from simgpt.commands.serve.answers import answered
 from simgpt.studies.evaluate import rows_of
 from simgpt.studies.inputs import inputs_of
@@ -29,6 +30,7 @@ USUAL: Words = {
     "devices": 16,
     "batch": 32,
     "plan": "dp=rest",
+    "stack": "simgpt",
 }
 LARGE: Words = {"machine": "frontier", "plan": "z=16,dp=rest"}
 # What a question has over the usual one: options of commands, and what is set of the machine and
@@ -100,8 +102,8 @@ def test_a_whole_run_consists_of_the_steps_that_are_predicted(name: str) -> None
 def test_a_report_knows_the_whole_question_of_an_answer(name: str) -> None:
     """What it draws, and the command that it shows, are of a step that takes as long."""
     (found,) = answers_in(alone := step(name), "tp").predictions
-    assert staged(found).prediction.step_s == alone["step_s"]
-    again = json.loads(simgpt(*shlex.split(found.command)[1:], "--json").out)
+    assert staged(found, ASKING.step_of).prediction.step_s == alone["step_s"]
+    again = json.loads(simgpt(*shlex.split(ASKING.command_of(found.asked))[1:], "--json").out)
     assert again["step_s"] == alone["step_s"]
 
 

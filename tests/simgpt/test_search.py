@@ -25,13 +25,13 @@ from topologies.machine_files import load_machine
 from workload.splits.plan_values import ALONE, COUNTS
 
 SEARCH = (
-    *("search", "gpt-5b", "-m", "perlmutter", "-n", "64", "--batch", "64"),
+    *("search", "gpt-5b", "-m", "perlmutter", "-n", "64", "--batch", "64", "--stack", "simgpt"),
     *("--plan", "pp=1,y=1,mbs=1,overlap=all", "--workers", "1"),
 )
 
 
-NARROW = (*SEARCH[:8], "--plan", f"{SEARCH[9]},recompute=full,order=tp-dp-pp", *SEARCH[10:])
-TINY = ("tiny-1m", "-m", "perlmutter", "-n", "8", "--batch", "8")
+NARROW = (*SEARCH[:10], "--plan", f"{SEARCH[11]},recompute=full,order=tp-dp-pp", *SEARCH[12:])
+TINY = ("tiny-1m", "-m", "perlmutter", "-n", "8", "--batch", "8", "--stack", "simgpt")
 FEW = "pp=1,y=1,zero=1,mbs=1,overlap=all,order=tp-dp-pp"
 QUICK = ("search", *TINY, "--plan", f"{FEW},recompute=full", "--workers", "1")
 # All of them are quick where a search ends before it has found anything.
@@ -117,7 +117,7 @@ def test_the_plans_found_can_be_pasted_into_predict(asked: tuple[str, ...]) -> N
         plan["step_s"] for plan in answer["plans"]
     )
     for plan in answer["plans"]:
-        told = simgpt("predict", *asked[1:8], "--plan", plan["plan_string"], "--json")
+        told = simgpt("predict", *asked[1:10], "--plan", plan["plan_string"], "--json")
         assert json.loads(told.out)["step_s"] == plan["step_s"]
 
 
@@ -416,11 +416,19 @@ def test_a_search_under_a_stack_finds_what_predict_under_it_predicts() -> None:
 @pytest.mark.parametrize(
     ("model", "words", "why"),
     [
-        ("tiny-1m", "--plan pp=2,tp=1,y=1,z=1,recompute=full:1", "recompute=full:1"),
-        ("tiny-1m", "--plan pp=2,y=1,z=1,schedule=zb-v", "schedule=zb-v"),
-        ("tiny-1m", "--plan tp=1,y=1,z=1,pp=1,optimizer=lomo,zero=0", "optimizer=lomo"),
-        ("tiny-1m", "--plan tp=1,y=1,z=1,matmul_forms=tuned", "matmul_forms=tuned"),
-        ("tiny-1m", "--plan tp=1,y=1,z=1,pp=2,ends_as_layers=true", "ends_as_layers=true"),
+        ("tiny-1m", "--stack simgpt --plan pp=2,tp=1,y=1,z=1,recompute=full:1", "recompute=full:1"),
+        ("tiny-1m", "--stack simgpt --plan pp=2,y=1,z=1,schedule=zb-v", "schedule=zb-v"),
+        (
+            "tiny-1m",
+            "--stack simgpt --plan tp=1,y=1,z=1,pp=1,optimizer=lomo,zero=0",
+            "optimizer=lomo",
+        ),
+        ("tiny-1m", "--stack simgpt --plan tp=1,y=1,z=1,matmul_forms=tuned", "matmul_forms=tuned"),
+        (
+            "tiny-1m",
+            "--stack simgpt --plan tp=1,y=1,z=1,pp=2,ends_as_layers=true",
+            "ends_as_layers=true",
+        ),
         ("tiny-1m", "--stack megatron-lm-zero-bubble --plan tp=1", "ends_as_layers"),
         pytest.param(
             "nemotron-h-8b", "--stack megatron-core", "layers in a pattern", marks=pytest.mark.slow

@@ -27,7 +27,7 @@ BENCH = (
 )
 PREDICT = (
     *("predict", "gpt-5b", "-m", "frontier", "-n", "512", "--batch", "512"),
-    *("--plan", "tp=2,z=4,dp=rest,mbs=2,recompute=full"),
+    *("--plan", "tp=2,z=4,dp=rest,mbs=2,recompute=full", "--stack", "simgpt"),
 )
 
 

@@ -16,7 +16,20 @@ from topologies.files.units import format_quantity
 
 SMALL = ("tiny-30k", "-m", "frontier", "--plan", "tp=2,dp=2", "--batch", "4")
 VARIED = ("device.launch", "node.nics.bandwidth", "interconnect.link_bandwidth")
-WHY = ("why", "tiny-1m", "-m", "frontier", "-n", "32", "--plan", "z=8,dp=rest", "--batch", "32")
+WHY = (
+    "why",
+    "tiny-1m",
+    "-m",
+    "frontier",
+    "-n",
+    "32",
+    "--plan",
+    "z=8,dp=rest",
+    "--batch",
+    "32",
+    "--stack",
+    "simgpt",
+)
 
 
 def test_the_answer_reads_as_its_golden_file() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.messages import names
 from validation.report.answer_files import ReportError
-from validation.report.provenance import Asked, check_file, digest_of
+from validation.report.provenance import check_file, digest_of
 
 
 def test_a_file_is_opened_again_only_if_it_is_byte_by_byte_the_one_of_then(tmp_path: Path) -> None:
@@ -32,23 +32,3 @@ def test_a_file_behind_a_colon_is_a_file_too() -> None:
     with pytest.raises(ReportError, check=names("a:secret.toml")):
         check_file("a:secret.toml", {})
     check_file("frontier:2024", {})
-
-
-def test_the_command_says_all_that_differs_from_what_is_usual() -> None:
-    usual = Asked("gpt-5b", "frontier")
-    words = "simgpt predict gpt-5b -m frontier -n 8 --plan dp=8 --batch 16"
-    assert usual.words(8, "dp=8", 16, None) == words
-    assert usual.is_usual
-    changed = Asked(
-        "gpt-5b",
-        "frontier",
-        fields={"layers": 6},
-        settings={"device.launch": "5 us"},
-        placement="contiguous",
-        compute="profile",
-    )
-    assert changed.words(8, "dp=8", 16, 3e11) == (
-        f"{words} --placement contiguous --compute profile --tokens 300000000000 "
-        "--set 'device.launch=5 us' --model-set layers=6"
-    )
-    assert not changed.is_usual

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from simgpt.step_options import StepQuestion, question_of, step_of_words
+from simgpt.commands.validate.published import command_line_of
+from simgpt.question import Question
+from simgpt.step import Sources, Step, step_of
 from simulator.stacks.job import Job
 from tests.messages import assert_names
 from tests.simgpt.face import simgpt
@@ -18,15 +20,19 @@ from tests.validation.test_published import run
 from validation.moe.comparison import has_experts
 from validation.moe.rows import read_moe_runs
 from validation.published.case import case_of
-from validation.published.commands import NoCommandError, command_of, commands
+from validation.published.commands import NoCommandError, question_of_run
 from validation.published.run_machine import machine_of
 from validation.published.runs import PublishedRun, read_runs
 
 
-def question(words: list[str]) -> StepQuestion:
+def command_of(run: PublishedRun) -> list[str]:
+    """The words of the command that predicts a run."""
+    return ["simgpt", "predict", *Question.of(**question_of_run(run)).as_words()]
+
+
+def question(words: list[str]) -> Step:
     """What `simgpt predict` makes of a command's words."""
-    how = step_of_words(words[2:])
-    return question_of(how.pop("model"), how.pop("machine"), how)
+    return step_of(Question.from_words(words[2:]), Sources(tells=False))
 
 
 def unnamed(job: Job) -> tuple[object, ...]:
@@ -103,21 +109,19 @@ def row_id() -> str:
 
 
 def test_a_run_on_an_unknown_gpu_leaves_the_others_their_commands() -> None:
-    lines = list(commands([run(gpu="TPUv4"), run()]))
+    lines = [command_line_of(each) for each in (run(gpu="TPUv4"), run())]
     assert_names(lines[0], "a-1", "TPUv4")
     assert lines[1].startswith("simgpt predict ")
 
 
 def test_a_run_without_a_command_says_why() -> None:
-    lines = list(
-        commands([run(tp=""), run(global_batch_seqs="24", micro_batch="2", tp="1", pp="1", dp="8")])
-    )
+    odd = run(global_batch_seqs="24", micro_batch="2", tp="1", pp="1", dp="8")
+    lines = [command_line_of(each) for each in (run(tp=""), odd)]
     assert_names(lines[0], "a-1", "tp")
     assert_names(lines[1], "a-1", "batch")
 
 
 def test_lines_are_ready_for_a_shell() -> None:
-    (line,) = commands([run()])
-    words = shlex.split(line, comments=True)
+    words = shlex.split(command_line_of(run()), comments=True)
     assert words[:2] == ["simgpt", "predict"]
-    assert isinstance(question(words), StepQuestion)
+    assert isinstance(question(words), Step)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from simgpt.asked_again import ASKING
 from simulator.predict import predict
 from tests.messages import names
 from tests.validation.test_report import answer
@@ -27,7 +28,7 @@ TINY = find_model("tiny-1m")
 
 
 def scene(plan: str, devices: int) -> Scene:
-    return staged(prediction_of(answer(plan, devices), "tp"))
+    return staged(prediction_of(answer(plan, devices), "tp"), ASKING.step_of)
 
 
 def sent(drawn: Scene) -> dict[str, float]:
@@ -60,7 +61,7 @@ def test_a_step_that_is_faster_than_the_answers_is_not_drawn_either() -> None:
     for factor in (0.99, 1.01):
         changed = prediction_of({**record, "step_s": factor * record["step_s"]}, "tp")
         with pytest.raises(ReportError, check=names("tp", "0.00863634 s")):
-            staged(changed)
+            staged(changed, ASKING.step_of)
 
 
 def test_memory_is_drawn_of_the_stage_that_needs_most() -> None:
@@ -69,7 +70,7 @@ def test_memory_is_drawn_of_the_stage_that_needs_most() -> None:
     plan = parse_plan("pp=2,recompute=full", batch=32)
     placed = scheduler(machine, 2)
     record = predict(gpt, plan, machine, placement=placed).as_dict()
-    drawn = staged(prediction_of({**record, "fields": {"vocab": 8192}}, "tp"))
+    drawn = staged(prediction_of({**record, "fields": {"vocab": 8192}}, "tp"), ASKING.step_of)
     peaks = [program.peak.total_bytes for program in drawn.step.programs]
     curve = drawn.memory
     assert max(map(sum, zip(*curve.parts.values(), strict=True))) == max(peaks)

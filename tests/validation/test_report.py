@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from simgpt.asked_again import ASKING
 from simulator.predict import predict
 from tests.messages import assert_names, names
 from topologies.machine_files import load_machine, with_settings
@@ -52,7 +53,9 @@ def test_a_prediction_is_read_as_it_was_written(tmp_path: Path) -> None:
     (found,) = read_answers([written(tmp_path, "a.json", record)]).predictions
     assert (found.step_s, found.devices, found.batch) == (record["step_s"], 32, 32)
     assert found.fits
-    assert found.command == ("simgpt predict tiny-1m -m frontier -n 32 --plan z=4,dp=8 --batch 32")
+    assert ASKING.command_of(found.asked) == (
+        "simgpt predict tiny-1m -m frontier -n 32 --stack simgpt --plan z=4,dp=8 --batch 32"
+    )
 
 
 def test_measured_steps_come_from_runs_and_from_validations(tmp_path: Path) -> None:
@@ -152,7 +155,7 @@ def test_a_step_made_otherwise_is_not_drawn(tmp_path: Path) -> None:
     path = written(tmp_path, "a.json", {**record, "step_s": 1.01 * record["step_s"]})
     (found,) = read_answers([path]).predictions
     with pytest.raises(ReportError, check=names("a.json")):
-        staged(found)
+        staged(found, ASKING.step_of)
 
 
 def test_a_sweeps_point_says_what_was_set_and_is_drawn_with_it(tmp_path: Path) -> None:
@@ -163,8 +166,8 @@ def test_a_sweeps_point_says_what_was_set_and_is_drawn_with_it(tmp_path: Path) -
     point = {"machine": "frontier", "machine.device.launch": "30 us", "plan": "z=4,dp=rest"}
     path = written(tmp_path, "r.jsonl", {"id": 0, "point": point, "prediction": record})
     (found,) = read_answers([path]).predictions
-    assert found.command.endswith("--batch 32 --set 'device.launch=30 us'")
-    assert staged(found).prediction.step_s == record["step_s"]
+    assert ASKING.command_of(found.asked).endswith("--batch 32 --set 'device.launch=30 us'")
+    assert staged(found, ASKING.step_of).prediction.step_s == record["step_s"]
 
 
 def test_an_answer_opens_no_file_by_the_name_of_its_machine(tmp_path: Path) -> None:
@@ -172,14 +175,14 @@ def test_an_answer_opens_no_file_by_the_name_of_its_machine(tmp_path: Path) -> N
     own.write_text("name = 'own'", encoding="utf-8")
     (found,) = read_answers([written(tmp_path, "a.json", answer(machine=str(own)))]).predictions
     with pytest.raises(ReportError, check=names(str(own))):
-        staged(found)
+        staged(found, ASKING.step_of)
 
 
 def page_of(tmp_path: Path, *records: dict[str, Any]) -> str:
     paths = [written(tmp_path, f"{n}.json", record) for n, record in enumerate(records)]
     page = tmp_path / "report.html"
     answers = read_answers(paths)
-    write_report(answers, {}, page=page, folder=None, progress=lambda _: None)
+    write_report(answers, {}, asking=ASKING, page=page, folder=None, progress=lambda _: None)
     return page.read_text(encoding="utf-8")
 
 
@@ -213,7 +216,7 @@ def test_a_question_of_the_wrong_kind_is_passed_by_or_refused(asked: Any, tmp_pa
     except ReportError as error:
         assert_names(str(error), "model", "3")
     else:
-        assert found.asked.model == "tiny-1m"
+        assert found.asked["model"] == "tiny-1m"
 
 
 def test_a_reason_of_a_sweep_and_the_name_of_a_part_are_escaped(tmp_path: Path) -> None:
@@ -221,7 +224,9 @@ def test_a_reason_of_a_sweep_and_the_name_of_a_part_are_escaped(tmp_path: Path) 
     record["breakdown_s"] = {**record["breakdown_s"], BAD: record["step_s"]}
     written(tmp_path, "a.jsonl", {"prediction": record}, {"point": {BAD: BAD}, "reason": BAD})
     page = tmp_path / "report.html"
-    write_report(read_answers([tmp_path]), {}, page=page, folder=None, progress=lambda _: None)
+    write_report(
+        read_answers([tmp_path]), {}, asking=ASKING, page=page, folder=None, progress=lambda _: None
+    )
     text = page.read_text(encoding="utf-8")
     assert "<img" not in text
     assert text.count("<script") == 2  # the timeline's data and its script
@@ -240,7 +245,7 @@ def test_the_page_loads_nothing_and_is_the_same_twice(tmp_path: Path) -> None:
 
 def test_the_timeline_has_every_op_of_the_simulated_step(tmp_path: Path) -> None:
     (found,) = read_answers([written(tmp_path, "a.json", answer("tp=2,dp=2,pp=2", 8))]).predictions
-    scene = staged(found)
+    scene = staged(found, ASKING.step_of)
     data = timeline_data(scene)
     assert scene.is_whole
     assert {rank["stage"] for rank in data["ranks"]} == {"0", "1"}
@@ -253,7 +258,7 @@ def test_the_timeline_has_every_op_of_the_simulated_step(tmp_path: Path) -> None
 
 def test_memory_over_time_has_the_predicted_peak(tmp_path: Path) -> None:
     (found,) = read_answers([written(tmp_path, "a.json", answer())]).predictions
-    curve = staged(found).memory
+    curve = staged(found, ASKING.step_of).memory
     assert max(map(sum, zip(*curve.parts.values(), strict=True))) == found.peak_bytes
 
 
@@ -325,9 +330,9 @@ def test_a_search_is_read_plan_by_plan_with_what_it_proved(tmp_path: Path) -> No
     }
     found = read_answers([written(tmp_path, "search.json", document)])
     assert [each.label for each in found.predictions] == ["plan 1", "plan 2"]
-    assert {each.asked.machine for each in found.predictions} == {"frontier:rccl-default"}
+    assert {each.asked["machine"] for each in found.predictions} == {"frontier:rccl-default"}
     asked = found.predictions[0].asked
-    assert (asked.placement, asked.settings) == ("contiguous", {"device.launch": "5 us"})
+    assert (asked["placement"], asked["set"]) == ("contiguous", {"device.launch": "5 us"})
     assert certificate in headline(found, {}).sentence
     with pytest.raises(ReportError, check=names("search.json", "plans")):
         read_answers([written(tmp_path, "search.json", {**document, "plans": [3]})])
@@ -337,7 +342,7 @@ def test_the_key_of_the_timeline_names_each_colour_once(tmp_path: Path) -> None:
     (found,) = read_answers(
         [written(tmp_path, "a.json", answer("tp=2,z=2,dp=rest", 8))]
     ).predictions
-    key = key_of([timeline_data(staged(found))])
+    key = key_of([timeline_data(staged(found, ASKING.step_of))])
     colours = [each["colour"] for each in key]
     assert len(colours) == len(set(colours))
     assert any(each["name"] == "matmul" for each in key)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from simgpt.asked_again import ASKING
 from tests.validation.test_headline import made
 from tests.validation.test_report import answer, page_of, written
 from validation.report.answers import read_answers
@@ -26,7 +27,9 @@ def test_counts_are_of_one_or_of_several(tmp_path: Path) -> None:
     written(tmp_path, "a.jsonl", {"point": {"plan.z": 4}, "prediction": answer()}, failed)
     written(tmp_path, "run.json", {**run, "predicted_step_s": 3.0})
     page = tmp_path / "report.html"
-    write_report(read_answers([tmp_path]), {}, page=page, folder=None, progress=lambda _: None)
+    write_report(
+        read_answers([tmp_path]), {}, asking=ASKING, page=page, folder=None, progress=lambda _: None
+    )
     text = page.read_text(encoding="utf-8")
     assert re.search(r"50\.0\N{NO-BREAK SPACE}%[^<]*\b1 step\b", text)
     assert not re.search(r"\b1 (points|steps)\b", text)

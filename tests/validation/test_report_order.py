@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from simgpt.asked_again import ASKING
 from simulator.uncertainty.fitting import DOES_NOT_FIT
 from tests.messages import assert_names
 from tests.validation.test_report import answer, written
@@ -58,7 +59,7 @@ def sweep(*rows: dict[str, Any], **study: Any) -> Answers:
 
 def page_of(tmp_path: Path, answers: Answers) -> str:
     page = tmp_path / "report.html"
-    write_report(answers, {}, page=page, folder=None, progress=lambda _: None)
+    write_report(answers, {}, asking=ASKING, page=page, folder=None, progress=lambda _: None)
     return unescape(page.read_text(encoding="utf-8")).replace("\N{NO-BREAK SPACE}", " ")
 
 
@@ -225,7 +226,7 @@ def test_a_machine_has_one_name_with_and_without_the_variant_that_it_has_anyway(
     found = read_answers(paths)
     assert {each.machine for each in found.predictions} == {"frontier"}
     assert list(ladders_of(found)) == ["tiny-1m on frontier"]
-    assert f"-m {machine} " in found.predictions[1].command
+    assert f"-m {machine} " in ASKING.command_of(found.predictions[1].asked)
     (other,) = read_answers(
         [written(tmp_path, "c.json", answer(machine="frontier:rccl-default"))]
     ).predictions

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from simgpt.asked_again import ASKING
 from tests.messages import assert_names, names
 from tests.validation.test_headline import RECORD, made, too_large
 from tests.validation.test_report import answer, written
@@ -79,7 +80,9 @@ def test_the_head_of_a_page_of_several_questions_links_to_each(tmp_path: Path) -
     small, large = answer(devices=16), answer(devices=32)
     paths = [written(tmp_path, name, record) for name, record in (("a", small), ("b", large))]
     page = tmp_path / "r.html"
-    write_report(read_answers(paths), {}, page=page, folder=None, progress=lambda _: None)
+    write_report(
+        read_answers(paths), {}, asking=ASKING, page=page, folder=None, progress=lambda _: None
+    )
     text = page.read_text(encoding="utf-8")
     for number in (1, 2):
         assert f'<li><a href="#question-{number}">' in text
@@ -187,7 +190,9 @@ def test_a_page_has_two_plans_of_one_question_with_their_timelines(
         for number, plan in enumerate(("z=4,dp=rest", "dp=rest"))
     ]
     page = tmp_path / "r.html"
-    write_report(read_answers(paths), {}, page=page, folder=tmp_path, progress=lambda _: None)
+    write_report(
+        read_answers(paths), {}, asking=ASKING, page=page, folder=tmp_path, progress=lambda _: None
+    )
     text = page.read_text(encoding="utf-8")
     assert '<section id="side-by-side">' in text
     assert 'id="beside" data-steps="0 1" data-ranks="2"' in text

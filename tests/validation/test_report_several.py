@@ -177,11 +177,13 @@ def test_the_answer_and_the_best_of_each_search_are_drawn_however_many_there_are
 
 
 @pytest.mark.parametrize(
-    ("key", "value"),
-    [("fields", {"sequence": 512}), ("settings", {"device.launch": "9 us"})],
+    ("key", "field", "value"),
+    [("fields", "model_set", {"sequence": 512}), ("settings", "set", {"device.launch": "9 us"})],
 )
-def test_what_was_set_for_a_search_was_set_for_each_of_its_plans(key: str, value: Any) -> None:
+def test_what_was_set_for_a_search_was_set_for_each_of_its_plans(
+    key: str, field: str, value: Any
+) -> None:
     plans = [{**RECORD, "plan_string": plan} for plan in ("dp=32", "z=2,dp=16")]
     document = {"machine": MACHINE, key: value, "plans": plans, "certificate": "2 plans"}
     answers, _ = search_of(document, "tp")
-    assert [getattr(each.asked, key) for each in answers] == [value, value]
+    assert [each.asked[field] for each in answers] == [value, value]

@@ -21,6 +21,7 @@ from validation.jobs.trace import read_trace
 from validation.jobs.trace_events import EVENTS
 
 _PYTHON = re.compile(r"\s*\{\s*'")  # a table as Python prints it, which is no JSON
+OWN_KEYS = ("plan_string", "predicted_step_s")  # of the answer, and of each line
 HEAD = 2**16  # bytes by which a file's kind is told
 
 
@@ -48,6 +49,14 @@ def read_job(path: Path, asked: Job) -> tuple[MeasuredJob, int]:
     if is_lines("".join(islice(filter(str.strip, lines()), 2))):
         return read_lines(lines(), name, asked.device_tokens), 0
     return read_answer(_text(path, name), name), 0
+
+
+def is_run_of_simgpt(path: Path) -> bool:
+    """Whether a file is what `simgpt run` wrote, its answer in JSON or its lines of steps, and so
+    of simgpt's own executor."""
+    head = LOG.head(path, HEAD).decode("utf-8-sig", "replace").lstrip()
+    first = head.partition("\n")[0] if is_lines(head) else head
+    return head.startswith("{") and any(f'"{key}"' in first for key in OWN_KEYS)
 
 
 def _of_rank(rank: str, lines: Iterable[str]) -> Iterator[str]:

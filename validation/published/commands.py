@@ -1,9 +1,8 @@
-"""The `simgpt predict` of a published run: what a user asks to get the validated answer."""
+"""The question of a published run: what a user asks to get the validated answer."""
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Iterator, Sequence
+from typing import Any
 
 from topologies.errors import SimgptError
 from topologies.parts_text import parts_text
@@ -21,8 +20,9 @@ class NoCommandError(Exception):
     """A run that no command line stands for; the text says why."""
 
 
-def command_of(run: PublishedRun) -> list[str]:
-    """The words of the command that predicts a run; a NoCommandError where there is none."""
+def question_of_run(run: PublishedRun) -> dict[str, Any]:
+    """The fields of the question that predicts a run, as `simgpt/question.py` has them; a
+    NoCommandError where there is none."""
     try:
         case, parts = case_of(run), parts_of(run)
     except SimgptError as error:
@@ -30,20 +30,13 @@ def command_of(run: PublishedRun) -> list[str]:
     if case.scale != 1:
         raise NoCommandError("its batch is not a whole number of micro-batches for every rank")
     variant, environments = environment_of(run)
-    machine = ":".join([parts_text(parts), *filter(None, [variant]), *environments])
-    words = ["simgpt", "predict", model_text(case.asked), "-m", machine]
-    words += ["-n", run.text("gpus_total"), "--stack", case.job.stack.name]
-    return [*words, "--plan", plan_text(case)]
-
-
-def commands(runs: Sequence[PublishedRun]) -> Iterator[str]:
-    """A line for each run: its command, ready for a shell, or a comment that says why there is
-    none."""
-    for run in runs:
-        try:
-            yield f"{shlex.join(command_of(run))}  # {run.id}"
-        except NoCommandError as error:
-            yield f"# {run.id}: {error}"
+    return {
+        "model": model_text(case.asked),
+        "machine": ":".join([parts_text(parts), *filter(None, [variant]), *environments]),
+        "devices": run.text("gpus_total"),
+        "stack": case.job.stack.name,
+        "plan": plan_text(case),
+    }
 
 
 def model_text(gpt: GPT) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from topologies.records import record
 from validation.report.answer_files import Reader, ReportError
-from validation.report.provenance import asked_of, located
+from validation.report.provenance import located, question_in
 from validation.report.read_prediction import Answer, names_of, prediction_of
 from validation.report.words import several
 
@@ -17,7 +17,7 @@ FRONTS = {"plans": "plan", "memory_front": "less memory", "devices_front": "devi
 FRONTS |= {"families": "family"}
 RUNG = ("model", "devices", "batch", "plan")
 SHARED = ("asked", "placement", "settings", "fields")  # by all plans of a search
-GIVEN = ("model", "machine", "stack", "routing")  # of a point, by name or file
+GIVEN = ("model", "machine", "stack", "routing", "compute")  # of a point, by name or file
 HEADS = ("plan.", "machine.", "model.")
 # What makes the best of several answers, in words, and how to find it.
 MEASURES: Mapping[str, str] = {
@@ -116,7 +116,7 @@ def _asked(document: Mapping[str, Any], origin: str) -> str:
     if "devices" not in document or "batch" not in document:
         return ""
     of = Reader(document, origin)
-    model, machine = names_of(of, asked_of(document, origin))
+    model, machine = names_of(of, question_in(document, origin))
     where = f"{several(of.whole('devices'), 'device')} of {machine}"
     return f"{model} on {where}, with a batch of {several(of.whole('batch'), 'sequence')}"
 

@@ -4,97 +4,79 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shlex
 from collections.abc import Mapping
-from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from topologies.files.printable import shown as text_shown
 from topologies.files.reading import UserFile
-from topologies.records import record
 from topologies.session import session_cached
 from topologies.shipped import machine_names, variant_names
 from validation.report.answer_files import Reader, ReportError
 
 FILES = (".toml", ".json")
 _FILE = UserFile("file", ReportError)
+Question = dict[str, Any]  # its fields, as `simgpt/question.py` has them
+# Of answers that do not say otherwise.
 USUAL = {"placement": "scheduler", "compute": "machine", "stack": "simgpt", "routing": ""}
 
 
-@record(slots=False)
-class Asked:
-    """Model and machine by name or file, and what was changed of them.
-
-    `fields` are the model's that were set, `settings` keys of the machine that were set. `files`
-    has the digest of each file among them as it was when the answer was made. With `fp8` the plan,
-    whose text is without it, has precision=fp8.
-    """
-
-    model: str
-    machine: str
-    fields: Mapping[str, Any] = field(default_factory=dict)
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    placement: str = USUAL["placement"]
-    compute: str = USUAL["compute"]
-    files: Mapping[str, str] = field(default_factory=dict)
-    stack: str = USUAL["stack"]
-    fp8: bool = False
-    routing: str = USUAL["routing"]
-
-    @property
-    def is_usual(self) -> bool:
-        """Whether model and machine are ours, as they come."""
-        files = any(file_of(name) for name in (self.model, self.machine, self.stack, self.routing))
-        ours = not (files or "=" in self.model)
-        return ours and not (self.fields or self.settings)
-
-    @property
-    def changes(self) -> dict[str, Any]:
-        """What was changed of the machine, and of how its steps are worked out, by key."""
-        how = {key: getattr(self, key) for key in USUAL if getattr(self, key) != USUAL[key]}
-        how |= {"precision": "fp8"} if self.fp8 else {}
-        return {**self.settings, **how}
-
-    def with_precision(self, plan: str) -> str:
-        """A plan's text with the precision that it is without."""
-        return plan + ",precision=fp8" * self.fp8
-
-    def words(self, devices: int, plan: str, batch: int, tokens: float | None) -> str:
-        """The `simgpt predict` of one step, ready for a shell."""
-        plan = self.with_precision(plan)
-        words = ["simgpt", "predict", self.model, "-m", self.machine, "-n", str(devices)]
-        words += ["--plan", plan, "--batch", str(batch)]
-        for key, usual in USUAL.items():
-            words += [] if getattr(self, key) == usual else [f"--{key}", getattr(self, key)]
-        words += ["--tokens", f"{tokens:.0f}"] if tokens else []
-        for key, value in self.settings.items():
-            words += ["--set", f"{key}={shown(value)}"]
-        for key, value in self.fields.items():
-            words += ["--model-set", f"{key}={shown(value)}"]
-        return shlex.join(words)
-
-
-def asked_of(document: Mapping[str, Any], origin: str) -> Asked:
-    """What an answer says of its question; older answers name the model and the machine alone."""
-    given = _table(document, "asked")
-    of = Reader({"model": "", "machine": "", **document, **given}, origin)
-    placement = _table(document, "placement").get("policy")
+def question_in(document: Mapping[str, Any], origin: str) -> Question:
+    """The fields of the question that a prediction's JSON answers, its plan as it was filled in; of
+    answers of old, which name the model and the machine alone, those."""
+    said = table_in(document, "asked")
+    of = Reader({"model": "", "machine": "", **document, **said}, origin)
     model = of.text("model")
     if model.startswith("-"):  # on the command line that a page shows it would be an option
         raise ReportError(f"{origin}: model = {text_shown(model)} should not begin with -")
-    return Asked(
-        model,
-        of.text("machine"),
-        _table(document, "fields"),
-        _table(document, "settings"),
-        str(placement or USUAL["placement"]),
-        str(given.get("compute") or USUAL["compute"]),
-        {str(path): str(digest) for path, digest in _table(given, "files").items()},
-        str(given.get("stack") or USUAL["stack"]),
-        True in (given.get("fp8"), document.get("fp8")),
-        str(given.get("routing") or USUAL["routing"]),
-    )
+    found: Question = {"model": model, "machine": of.text("machine")}
+    found |= {key: str(said.get(key) or usual) for key, usual in USUAL.items()}
+    found["stack"] = str(said.get("stack") or document.get("stack") or USUAL["stack"])
+    found["placement"] = str(table_in(document, "placement").get("policy") or USUAL["placement"])
+    found |= {"set": table_in(document, "settings"), "model_set": table_in(document, "fields")}
+    if "plan_string" in document:
+        found |= _of_prediction(of, fp8=True in (said.get("fp8"), document.get("fp8")))
+    return found
+
+
+def _of_prediction(of: Reader, *, fp8: bool) -> Question:
+    """What a prediction says of its plan, its devices, its batch and the tokens of a training."""
+    plan = without_fp8(of.text("plan_string")) + ",precision=fp8" * fp8
+    found: Question = {"devices": of.whole("devices"), "plan": plan}
+    found["batch"] = Reader(of.table("plan"), of.origin).whole("batch")
+    if isinstance(of.document.get("training"), dict):
+        found["tokens"] = of.within("training").positive("tokens")
+    return found
+
+
+def without_fp8(plan: str) -> str:
+    """A plan without the precision that is the stack's."""
+    return ",".join(word for word in plan.split(",") if word != "precision=fp8")
+
+
+def is_usual(question: Question) -> bool:
+    """Whether model and machine are ours, as they come."""
+    files = any(file_of(str(question[key])) for key in ("model", "machine", "stack", "routing"))
+    ours = not (files or "=" in question["model"])
+    return ours and not (question["model_set"] or question["set"])
+
+
+def is_fp8(question: Question) -> bool:
+    """Whether linears are in the 8 bits of the stack's own recipe."""
+    return "precision=fp8" in str(question.get("plan", "")).split(",")
+
+
+def changes(question: Question) -> dict[str, Any]:
+    """What was changed of the machine, and of how its steps are worked out, by key."""
+    how = {key: question[key] for key in USUAL if question[key] != USUAL[key]}
+    how |= {"precision": "fp8"} if is_fp8(question) else {}
+    return {**question["set"], **how}
+
+
+def files_in(document: Mapping[str, Any]) -> dict[str, str]:
+    """The digests of the files that an answer was made of, by their names."""
+    said = table_in(table_in(document, "asked"), "files")
+    return {str(path): str(digest) for path, digest in said.items()}
 
 
 def shown(value: Any) -> str:
@@ -159,6 +141,7 @@ def check_file(name: str, files: Mapping[str, str]) -> None:
         raise ReportError(f"{path} has been changed since")
 
 
-def _table(document: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+def table_in(document: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """A table of a document; an empty one where it has none."""
     found = document.get(key)
     return found if isinstance(found, dict) else {}

@@ -89,7 +89,7 @@ def runner_up(about: Answer | None, groups: Sequence[Answers]) -> Answer | None:
 
 
 def _differ(one: Answer, other: Answer) -> bool:
-    return one.command != other.command
+    return one.asked != other.asked
 
 
 def side_by_side(scenes: Sequence[Scene]) -> Section:

@@ -11,7 +11,17 @@ from simulator.answer_words import BALANCED, peak_of_mfu
 from simulator.stacks.logged import COUNTS
 from simulator.uncertainty.fitting import DOES_NOT_FIT, FITS, VERDICTS
 from validation.report.answer_files import Reader, ReportError
-from validation.report.provenance import Asked, asked_of, named, shown, without_usual_variant
+from validation.report.provenance import (
+    Question,
+    changes,
+    files_in,
+    is_fp8,
+    named,
+    question_in,
+    shown,
+    without_fp8,
+    without_usual_variant,
+)
 from workload.plan import in_axonn_words
 
 OF_AXONN = re.compile(r"(?:^|,)[xyz]=")
@@ -31,12 +41,12 @@ TRAINING = ("tokens", "steps", "time_s", "node_s")
 class Answer:
     """A prediction as it stands in a file.
 
-    FLOP/s are those of the model on all devices. `asked` has what the model and the machine were
-    given by, and what was changed of them. `cost` is there where the file has it, None in it where
-    it is not known, as has `training`, what training on so many tokens takes. `efficiency` is that
-    of a rung of a scaling study, `why` is what `simgpt why` found besides, or empty, `variability`
-    what steps with noise were like, or empty, `label` is what a search calls the plan, and `front`
-    the list of the search's that it is in.
+    FLOP/s are those of the model on all devices. `asked` has the fields of the question that it
+    answers, and `files` digests of the files that it names. `cost` is there where the file has it,
+    None in it where it is not known, as has `training`, what training on so many tokens takes.
+    `efficiency` is that of a rung of a scaling study, `why` is what `simgpt why` found besides, or
+    empty, `variability` what steps with noise were like, or empty, `label` is what a search calls
+    the plan, and `front` the list of the search's that it is in.
     `range_s` is within which the step is expected, from low to high
     (simulator/uncertainty/step_range.py), or None where the file does not say it; so is
     `mfu_causal`, the MFU without what a causal mask leaves out. `basis` says where the
@@ -45,7 +55,8 @@ class Answer:
     """
 
     origin: str
-    asked: Asked
+    asked: Question
+    files: Mapping[str, str]
     model: str
     machine: str
     devices: int
@@ -78,11 +89,6 @@ class Answer:
         """Whether it may fit into memory."""
         return self.verdict != DOES_NOT_FIT
 
-    @property
-    def command(self) -> str:
-        """The command that gives this answer."""
-        return self.asked.words(self.devices, self.plan, self.batch, self.training.get("tokens"))
-
 
 def _verdict(memory: Reader) -> str:
     """The verdict on the memory; answers of older versions have none, and say two things."""
@@ -98,13 +104,14 @@ def prediction_of(
     """Read a prediction; a ReportError says what is missing."""
     of = Reader(document, origin)
     memory = Reader(of.table("memory"), origin)
-    asked = asked_of(document, origin)
+    asked = question_in(document, origin)
     model, machine = names_of(of, asked)
     why, noise = document.get("why"), document.get("variability")
-    plan = _without_fp8(of.text("plan_string"))
+    plan = without_fp8(of.text("plan_string"))
     return Answer(
         origin=origin,
         asked=asked,
+        files=files_in(document),
         model=model,
         machine=machine,
         devices=of.whole("devices"),
@@ -130,18 +137,13 @@ def prediction_of(
         basis=_basis(document.get("range")),
         verdict=_verdict(memory),
         is_balanced=document.get("routing_assumed") == BALANCED,
-        mfu_peak=peak_of_mfu({**document, "fp8": asked.fp8}),
+        mfu_peak=peak_of_mfu({**document, "fp8": is_fp8(asked)}),
     )
 
 
 def words_of(plan: str) -> Callable[[str], str]:
     """What names axes in a text as a plan's text does: in AxoNN's words if it is of a 3D plan."""
     return in_axonn_words if OF_AXONN.search(plan) else str
-
-
-def _without_fp8(plan: str) -> str:
-    """A plan without the precision that is the stack's, which `asked` has."""
-    return ",".join(word for word in plan.split(",") if word != "precision=fp8")
 
 
 def _range(of: Reader) -> tuple[float, float]:
@@ -188,11 +190,11 @@ def _efficiency(scaling: Any, origin: str) -> float | None:
     return Reader(scaling, f"{origin}: scaling").positive("efficiency")
 
 
-def names_of(of: Reader, asked: Asked) -> tuple[str, str]:
+def names_of(of: Reader, asked: Question) -> tuple[str, str]:
     """Model and machine as a page speaks of them: with their file, and what was changed."""
-    model = _changed(named(of.text("model"), asked.model), asked.fields)
-    machine = without_usual_variant(named(of.text("machine"), asked.machine))
-    return model, _changed(machine, asked.changes)
+    model = _changed(named(of.text("model"), asked["model"]), asked["model_set"])
+    machine = without_usual_variant(named(of.text("machine"), asked["machine"]))
+    return model, _changed(machine, changes(asked))
 
 
 def _changed(name: str, values: Mapping[str, Any]) -> str:

@@ -13,6 +13,7 @@ from topologies.files.writing import write_whole
 from topologies.records import record
 from validation.report import sections
 from validation.report.answers import Answers
+from validation.report.asking import Asking
 from validation.report.facts import facts_of
 from validation.report.figures.drawn_step import Scene, staged
 from validation.report.figures.scaling_figures import seconds
@@ -45,13 +46,14 @@ def write_report(
     answers: Answers,
     ladders: Mapping[str, Sequence[Rung]],
     *,
+    asking: Asking,
     page: Path | None,
     folder: Path | None,
     progress: Progress,
 ) -> Written:
     """Draw everything once, into a page, into a folder of figures, or into both."""
     with drawing():
-        made, missing = _page(answers, ladders, progress)
+        made, missing = _page(answers, ladders, asking, progress)
         written = []
         if page is not None:
             progress("writing the page")
@@ -66,14 +68,14 @@ def write_report(
 
 
 def _page(
-    answers: Answers, ladders: Mapping[str, Sequence[Rung]], progress: Progress
+    answers: Answers, ladders: Mapping[str, Sequence[Rung]], asking: Asking, progress: Progress
 ) -> tuple[Page, str]:
     """The page, and what is missing from it and why."""
     head = headline(answers, ladders)
     answer = head.about
-    scene, missing = _scene(answer, progress)
+    scene, missing = _scene(answer, asking, progress)
     groups = questions_of(answers)
-    rival, _ = _scene(runner_up(answer, groups) if scene else None, progress)
+    rival, _ = _scene(runner_up(answer, groups) if scene else None, asking, progress)
     scenes = [each for each in (scene, rival) if each]
     progress("drawing")
     apart = question_sections(answers, groups) if len(groups) > 1 else []
@@ -90,7 +92,7 @@ def _page(
         side_by_side(scenes) if rival else None,
         *(sections.simulated(scene, named=len(answers.predictions) > 1) if scene else []),
         Section("not-drawn", "Not drawn", [missing]) if missing else None,
-        *_made_by(answers, ladders),
+        *_made_by(answers, ladders, asking),
     ]
     step = answer is not None and head.answer != seconds(answer.step_s)
     page = Page(
@@ -116,22 +118,26 @@ def _overview(page: Page, apart: Sequence[Section]) -> Page:
                    contents=contents)  # fmt: skip
 
 
-def _scene(answer: Answer | None, progress: Progress) -> tuple[Scene | None, str]:
+def _scene(answer: Answer | None, asking: Asking, progress: Progress) -> tuple[Scene | None, str]:
     """The step simulated again, or why it could not be."""
     if answer is None:
         return None, ""
     progress(f"simulating {answer.model} on {several(answer.devices, 'device')} again")
     try:
-        return staged(answer), ""
+        return staged(answer, asking.step_of), ""
     except SimgptError as error:
         return None, f"Timeline, memory over time and links are not drawn: {error}."
 
 
-def _made_by(answers: Answers, ladders: Mapping[str, Sequence[Rung]]) -> list[Section]:
+def _made_by(
+    answers: Answers, ladders: Mapping[str, Sequence[Rung]], asking: Asking
+) -> list[Section]:
     """The commands that were run, those that give each prediction again, and versions."""
     run = list(dict.fromkeys(answers.commands))
-    again = [answer.command for answer in answers.predictions]
-    again = [each for each in dict.fromkeys(again) if each not in run and each.isprintable()]
+    again = [asking.command_of(answer.asked) for answer in answers.predictions]
+    again = [
+        each for each in dict.fromkeys(filter(str.isprintable, again)) if each not in ("", *run)
+    ]
     lines = again[:MOST_COMMANDS]
     if ladders:
         lines.append("simgpt report --weak-scaling -o weak-scaling.html")

@@ -11,7 +11,7 @@ import click
 
 from simgpt import options, tables
 from simgpt.anchors import AnchorError, anchor_text
-from simgpt.commands.jobs.of_log import asked_of_log, log_alone
+from simgpt.commands.jobs.of_log import completed_by_log, log_alone
 from simgpt.commands.jobs.reference import (
     Reference,
     described,
@@ -20,8 +20,9 @@ from simgpt.commands.jobs.reference import (
     waterfall_of,
 )
 from simgpt.compared_job import compared
-from simgpt.invocation import asked
-from simgpt.step_options import StepQuestion, question_of, step_options
+from simgpt.invocation import asked_of_step
+from simgpt.question import Question, asks
+from simgpt.step import Sources, Step, step_of
 
 if TYPE_CHECKING:
     from simulator.explain.waterfall import Waterfall
@@ -33,8 +34,7 @@ LEAST = 0.0005  # of a step: parts below on both sides are left out of the text
 
 @click.command("compare")
 @click.argument("log", type=click.Path(path_type=Path))
-@click.argument("model", required=False)
-@step_options
+@asks(model={"required": False}, without=("compute", "tokens"))
 @click.option(
     "--warm-up",
     type=click.IntRange(0, 10**6),
@@ -62,9 +62,7 @@ LEAST = 0.0005  # of a step: parts below on both sides are left out of the text
     help="With --reference: its measured model FLOP/s per device, such as '420 TFLOP/s'.",
 )
 @options.answer_options
-def command(
-    log: Path, model: str | None, machine: str, as_json: bool, output: Path | None, **how: Any
-) -> None:
+def command(question: Question, log: Path, as_json: bool, output: Path | None, **how: Any) -> None:
     """Compare a measured job, from its log or trace, with its prediction.
 
     \b
@@ -84,52 +82,50 @@ def command(
     if how["software"] is not None and how["save"] is None:
         raise click.UsageError("--software needs --save")
     options_of(how)
-    asked_for = asked_of_log(log, model, machine, how)
-    model, how = asked_for.model, asked_for.how
-    question = question_of(model, machine, how)
-    found = compared(question, question.predicted(), log, how["warm_up"])
-    job = replace(found.job, remarks=(*asked_for.remarks, *found.job.remarks))
+    completed, remarks = completed_by_log(question, log)
+    step = step_of(completed)
+    found = compared(step, step.predicted(), log, how["warm_up"])
+    job = replace(found.job, remarks=(*remarks, *found.job.remarks))
     found = replace(found, job=job)
-    record = {**found.as_dict(), **asked(model, machine, how, question.job.plan.training.recipe)}
+    record = {**found.as_dict(), **asked_of_step(step)}
     text = describe(found, log)
-    if (way := _way(found, question, log, machine, how)) is not None:
+    if (way := _way(found, step, log, how)) is not None:
         text += f"\n\n{described(way[1], way[0])}"
         record["waterfall"] = {"reference": way[0], **way[1].as_dict()}
     options.answer(text, record, as_json=as_json, output=output)
     if (path := how["save"]) is not None:
-        _save(found, model, machine, how, log)
+        stack = completed.stack or step.job.stack.name
+        _save(found, completed.changed(stack=stack), how, log)
         options.wrote([path], f"{path}; simgpt predict … --anchor {path} scales by it")
 
 
 def _way(
-    found: JobComparison, question: StepQuestion, log: Path, machine: str, how: Mapping[str, Any]
+    found: JobComparison, step: Step, log: Path, how: Mapping[str, Any]
 ) -> tuple[str, Waterfall] | None:
     """The reference's name and the changes from it to the job, cause by cause.
 
     The reference is the user's or, if the log's arguments are those of another job, the question
     itself; None without a reference."""
     name, reached = options_of(how)
-    policy = how["placement"]
+    policy = step.question.placement
     if name is not None:
-        other = reference_of(name, reached, question, machine)
-        return other.name, waterfall_of(other, found, question, machine, policy)
-    own = log_alone(log, machine, how) if found.differences else None
+        other = reference_of(name, reached, step)
+        return other.name, waterfall_of(other, found, step, policy)
+    own = log_alone(log, step.question) if found.differences else None
     if own is None:
         return None
-    job = question_of(own.model, machine, own.how, tells=False)
+    job = step_of(own, Sources(tells=False))
     told = replace(found, prediction=job.predicted())
-    asked_for = Reference("the question", question, machine)
-    return asked_for.name, waterfall_of(asked_for, told, job, machine, policy)
+    asked_for = Reference("the question", step)
+    return asked_for.name, waterfall_of(asked_for, told, job, policy)
 
 
-def _save(
-    found: JobComparison, model: str, machine: str, how: Mapping[str, Any], log: Path
-) -> None:
+def _save(found: JobComparison, question: Question, how: Mapping[str, Any], log: Path) -> None:
     """Write the anchor of a compared job, which must be of the question as far as it says."""
     if found.differences:
         raise AnchorError(f"no anchor is written: {'; '.join(found.differences)}")
     software = how["software"] or ""
-    text = anchor_text(found, model, machine, how, log=log, file=how["save"], software=software)
+    text = anchor_text(found, question, log=log, file=how["save"], software=software)
     options.write(how["save"], text)
 
 

@@ -2,84 +2,83 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Mapping
+from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
 
-from simgpt.step_options import NAMES, step_of_words
+from simgpt.question import Question
+from simgpt.question_rows import ROWS
 from topologies.errors import SimgptError
-from topologies.records import record
 
 if TYPE_CHECKING:
-    from simgpt.frameworks.question import Question
+    from simgpt.frameworks.imported_job import ImportedJob
 
 MOST_SAID = 5  # settings of the log that are not carried over
 
 
-@record(slots=False)
-class Asked:
-    """The model and the options of a step, and sentences on which of them come from the log."""
+def completed_by_log(question: Question, log: Path) -> tuple[Question, tuple[str, ...]]:
+    """The user's question, completed from the log, and sentences on which fields come from there. A
+    FrameworkError says what neither gives."""
+    from simgpt.frameworks.imported_job import Instead
+    from simgpt.frameworks.logs.logged_job import NoArgumentsError, job_of_log
+    from simulator.stacks.stack import EXECUTOR
+    from validation.jobs.reading import is_run_of_simgpt
 
-    model: str
-    how: dict[str, Any]
-    remarks: tuple[str, ...] = ()
-
-
-def asked_of_log(log: Path, model: str | None, machine: str, how: Mapping[str, Any]) -> Asked:
-    """The user's model and options, completed from the log. A FrameworkError says what neither
-    gives."""
-    from simgpt.frameworks.logs.question import NoArgumentsError, question_of_log
-    from simgpt.frameworks.question import Instead
-
+    if not question.stack and is_run_of_simgpt(log):
+        question = replace(question, stack=EXECUTOR.name)
     source = click.get_current_context().get_parameter_source
-    given = {name for name in NAMES if source(name) is ParameterSource.COMMANDLINE}
-    if model is not None and "plan" in given:
-        return Asked(model, dict(how))
-    instead = Instead(how["stack"] if "stack" in given else None, how["batch"])
+    given = {name for name in ROWS if source(name) is ParameterSource.COMMANDLINE}
+    if question.model and "plan" in given:
+        return question, ()
+    instead = Instead(question.stack or None, question.batch)
     try:
-        question = question_of_log(log, model=model, devices=how["devices"], instead=instead)
+        job = job_of_log(
+            log, model=question.model or None, devices=question.devices, instead=instead
+        )
     except NoArgumentsError:
-        if model is None:
+        if not question.model:
             raise
-        return Asked(model, dict(how))
-    return _asked(question, machine, how, given)
+        return question, ()
+    return _completed(question, job, given), tuple(_remarks(job, given))
 
 
-def log_alone(log: Path, machine: str, how: Mapping[str, Any]) -> Asked | None:
-    """The question of the log's arguments alone; None without any, or if it cannot be predicted."""
-    from simgpt.frameworks.logs.question import question_of_log
+def log_alone(log: Path, question: Question) -> Question | None:
+    """The question of the log's arguments alone, on the machine and placement of another one; None
+    without any, or if it cannot be predicted."""
+    from simgpt.frameworks.logs.logged_job import job_of_log
 
     try:
-        question = question_of_log(log)
+        job = job_of_log(log)
     except SimgptError:
         return None
-    return _asked(question, machine, {**how, "model_fields": (), "routing": None}, set())
+    kept = {"machine", "set", "placement"}
+    own = {name: getattr(question, name) for name in kept}
+    return _completed(Question(**own), job, kept)
 
 
-def _asked(question: Question, machine: str, how: Mapping[str, Any], given: set[str]) -> Asked:
-    """A log's question as options; those that are given keep the user's value."""
-    words = shlex.split(question.command(machine))[2:]
-    of_log = step_of_words(words, click.get_current_context())
-    told = {key: value for key, value in of_log.items() if key in how and key not in given}
-    told["model_fields"] = (*of_log["model_fields"], *how["model_fields"])
+def _completed(question: Question, job: ImportedJob, given: Collection[str]) -> Question:
+    """A question with what a log says of all fields that are not given."""
+    of_log = job.question
+    told = {name: each for name, each in of_log.given.items() if name not in given}
+    told["model_set"] = {**of_log.model_set, **question.model_set}
     if "batch_tokens" in given:
         told["batch"] = None
-    return Asked(of_log["model"], {**how, **told}, tuple(_remarks(question, given)))
+    return replace(question, **told)
 
 
-def _remarks(question: Question, given: set[str]) -> list[str]:
-    from simgpt.frameworks.logs.question import titles_of
+def _remarks(job: ImportedJob, given: Collection[str]) -> list[str]:
+    from simgpt.frameworks.logs.logged_job import titles_of
 
     names = ("model", "plan", "batch", "devices", "stack")
     own = [name for name in names if name not in given]
-    frameworks = titles_of(question)
+    frameworks = titles_of(job)
     listed = f"{', '.join(own[:-1])} and {own[-1]}" if len(own) > 1 else "".join(own)
     said = [f"{listed} from the arguments of {frameworks} in the log"]
-    known = [each for each in question.changes if each.name not in question.unknown]
+    known = [each for each in job.changes if each.name not in job.unknown]
     said += [f"{each}: {each.why}" for each in known[:MOST_SAID]]
     if len(known) > MOST_SAID:
         said.append(f"and {len(known) - MOST_SAID} more settings that simgpt does not carry over")

@@ -12,9 +12,10 @@ import click
 from simgpt import options
 from simgpt.calendars import asked as calendar
 from simgpt.commands.predict import comment, remedy_of
-from simgpt.invocation import asked
+from simgpt.invocation import asked_of_step
 from simgpt.progress import Ticker
-from simgpt.step_options import question_of, step_options
+from simgpt.question import Question, asks
+from simgpt.step import Sources, step_of
 from topologies.errors import SimgptError
 
 if TYPE_CHECKING:
@@ -24,11 +25,10 @@ NOT_FITTING = "does not fit into memory"
 
 
 @click.command("plan-run")
-@click.argument("model")
-@step_options
+@asks(tokens={"required": True, "help": "Train on: 300e9, 300B, 15T."})
 @calendar.calendar_options
 @options.answer_options
-def command(model: str, machine: str, as_json: bool, output: Path | None, **how: Any) -> None:
+def command(question: Question, as_json: bool, output: Path | None, **how: Any) -> None:
     """Say when a training run is done: steps, saves, failures, restarts, spares and queues.
 
     \b
@@ -44,37 +44,38 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     from simgpt.calendars.question import planned
     from simgpt.calendars.text import describe, record_of
 
-    calendar.check(how)
+    calendar.check(question, how)
     start = how["start"] or datetime.now(UTC).replace(tzinfo=None)
     with Ticker() as ticker:
         if how["nodes"]:
-            found, compared = _compared(model, machine, how, start, ticker)
+            found, compared = _compared(question, how, start, ticker)
         else:
             ticker("predicting the step and drawing lives of the run")
-            found = planned(question_of(model, machine, how, of_runs=True), how)
+            found = planned(step_of(question, of_runs=True), how)
             compared = []
-    record = record_of(found, start) | {"tokens": how["tokens"], "compared": compared}
-    record |= asked(model, machine, how, found.prediction.plan.training.recipe)
+    record = record_of(found, start) | {"tokens": question.tokens, "compared": compared}
+    record |= asked_of_step(found.step)
     text = describe(found, start, compared)
     options.answer(text, record, as_json=as_json, output=output)
-    comment(found.prediction, remedy_of(found.prediction, found.question), output)
+    comment(found.prediction, remedy_of(found.prediction, found.step), output)
 
 
 def _compared(
-    model: str, machine: str, how: Mapping[str, Any], start: datetime, ticker: Ticker
+    question: Question, how: Mapping[str, Any], start: datetime, ticker: Ticker
 ) -> tuple[Planned, list[dict[str, Any]]]:
     """The run of the number of nodes that finishes first, and a row for each number."""
     from simgpt.calendars.question import planned
     from simgpt.calendars.text import ends_of
 
-    each = options.machine_of(machine, how["settings"]).devices_per_node
+    each = Sources(tells=False).machine(question).devices_per_node
     rows: list[dict[str, Any]] = []
     first: Planned | None = None
     for number, nodes in enumerate(how["nodes"]):
         ticker(f"planning the run on {nodes:,} nodes", done=number, of=len(how["nodes"]))
         try:
-            told = {**how, "devices": nodes * each}
-            found = planned(question_of(model, machine, told, tells=not number, of_runs=True), told)
+            told = question.changed(devices=nodes * each)
+            step = step_of(told, Sources(tells=not number), of_runs=True)
+            found = planned(step, how)
         except SimgptError as error:
             rows.append(_row(nodes, {}, str(error)))
             continue

@@ -13,7 +13,8 @@ import click
 
 from simgpt import tables
 from simgpt.anchors import read_anchor
-from simgpt.step_options import StepQuestion, question_of, step_of_words
+from simgpt.question import Question
+from simgpt.step import Sources, Step, step_of
 from topologies.errors import SimgptError
 from topologies.files.printable import shown
 from topologies.files.units import quantity
@@ -25,6 +26,11 @@ if TYPE_CHECKING:
     from validation.jobs.comparison import JobComparison
 
 TERA = 1e12
+ODD = (
+    "set",
+    "model_set",
+    "routing",
+)  # fields of a question that a reference leaves at their defaults
 WIDEST = 60  # characters of a cause
 LEAST = 0.05  # of a rate in TFLOP/s, of a share in percent: what is less is printed as 0.0
 
@@ -35,12 +41,11 @@ class NoReferenceError(SimgptError):
 
 @record(slots=False)
 class Reference:
-    """The job from which changes start: its name, its question, and its measured model FLOP/s per
+    """The job from which changes start: its name, its step, and its measured model FLOP/s per
     device or seconds per step, if either is known."""
 
     name: str
-    question: StepQuestion
-    machine: str
+    step: Step
     reached: float | None = None
     step_s: float | None = None
 
@@ -55,36 +60,26 @@ def reached_of(text: str | None) -> float | None:
         raise click.UsageError(f"--reached: {error}") from None
 
 
-def reference_of(
-    text: str, reached: float | None, question: StepQuestion, machine: str
-) -> Reference:
+def reference_of(text: str, reached: float | None, step: Step) -> Reference:
     """What `--reference` names: an anchor's file, a published run, or keys of a plan that differ
-    from the job's `question`."""
+    from those of the job's step."""
     if text.endswith(".toml"):
         return _of_anchor(Path(text), reached)
     if "=" in text:
-        other = _with_plan(question, text)
-        return Reference(f"the job with {text}", other, machine, reached)
+        return Reference(f"the job with {text}", _with_plan(step, text), reached)
     return _of_row(text, reached)
 
 
 def _of_anchor(path: Path, reached: float | None) -> Reference:
     anchor = read_anchor(path)
-    (point,) = anchor.study.points()
-    if odd := [key for key in point if "." in key or key == "routing"]:
-        raise NoReferenceError(f"{anchor.name} sets {odd[0]}, which a reference does not support")
-    how = {
-        **{"plan": point.get("plan", "dp=rest"), "stack": point.get("stack", "simgpt")},
-        **{"devices": point.get("devices"), "batch": point.get("batch"), "batch_tokens": None},
-        **{"settings": (), "model_fields": (), "routing": None},
-        "placement": point.get("placement", "scheduler"),
-    }
-    question = question_of(point["model"], point["machine"], how, tells=False)
-    return Reference(anchor.name, question, point["machine"], reached, anchor.step_s)
+    if odd := next((each for each in ODD if getattr(anchor.question, each)), None):
+        raise NoReferenceError(f"{anchor.name} sets {odd}, which a reference does not support")
+    step = step_of(anchor.question, Sources(tells=False))
+    return Reference(anchor.name, step, reached, anchor.step_s)
 
 
 def _of_row(name: str, reached: float | None) -> Reference:
-    from validation.published.commands import NoCommandError, command_of
+    from validation.published.commands import NoCommandError, question_of_run
     from validation.published.measured_step import measured_s
     from validation.published.runs import read_runs
 
@@ -95,17 +90,15 @@ def _of_row(name: str, reached: float | None) -> Reference:
             "or a published run; simgpt validate published --json lists the runs"
         )
     try:
-        words = command_of(run)[2:]
+        question = Question.of(**question_of_run(run))
     except NoCommandError as error:
         raise NoReferenceError(f"--reference {name}: {error}") from None
-    how = step_of_words(words, click.get_current_context())
-    question = question_of(how["model"], how["machine"], how, tells=False)
-    step_s = measured_s(run, question.gpt, question.machine)
-    return Reference(name, question, how["machine"], reached, step_s)
+    step = step_of(question, Sources(tells=False))
+    return Reference(name, step, reached, measured_s(run, step.gpt, step.machine))
 
 
-def _with_plan(question: StepQuestion, text: str) -> StepQuestion:
-    """The job's question with some keys of another plan, or another `stack`. With other devices the
+def _with_plan(step: Step, text: str) -> Step:
+    """The job's step with some keys of another plan, or another `stack`. With other devices the
     batch per device stays the same, if it can."""
     from simulator.stacks import load_stack
     from simulator.stacks.job import job_of
@@ -113,7 +106,7 @@ def _with_plan(question: StepQuestion, text: str) -> StepQuestion:
     from topologies.placement_names import parse_placement
     from workload.plan_text import plan_words, split_plan
 
-    job, keys = question.job, split_plan(text)
+    job, keys = step.job, split_plan(text)
     stack = load_stack(keys.pop("stack")) if "stack" in keys else job.stack
     own, given = split_plan(job.stack.text(job.plan)), plan_words(keys)
     words = {**own, **given}
@@ -129,16 +122,13 @@ def _with_plan(question: StepQuestion, text: str) -> StepQuestion:
         batch = scaled if scaled and not rest else batch
         words["batch"] = batch
     made = job_of(job.gpt, words, stack, devices=devices)
-    machine = with_room(question.machine, made.plan.grid.ranks)
-    return StepQuestion(made, machine, parse_placement("scheduler", machine, made.plan.grid.ranks))
+    machine = with_room(step.machine, made.plan.grid.ranks)
+    placement = parse_placement("scheduler", machine, made.plan.grid.ranks)
+    return replace(step, job=made, machine=machine, placement=placement)
 
 
 def waterfall_of(
-    reference: Reference,
-    found: JobComparison,
-    question: StepQuestion,
-    machine: str,
-    placement: str,
+    reference: Reference, found: JobComparison, step: Step, placement: str
 ) -> Waterfall:
     """The changes from a reference to a compared job. Rates are the log's if the reference's rate
     is given too; otherwise both are by simgpt's count of FLOPs."""
@@ -149,9 +139,9 @@ def waterfall_of(
     measured = steps.flops_per_s if reference.reached and steps.flops_per_s else ours
     reached = reference.reached
     if reached is None and reference.step_s is not None:
-        told = reference.question.predicted()
+        told = reference.step.predicted()
         reached = told.model_flops_per_s_per_device * told.step_s / reference.step_s
-    sides = _of_one_size(_side(reference.question, reference.machine), _side(question, machine))
+    sides = _of_one_size(_side(reference.step), _side(step))
     return waterfall(
         *sides,
         partial(_predict, placement),
@@ -160,11 +150,11 @@ def waterfall_of(
     )
 
 
-def _side(question: StepQuestion, machine: str) -> Side:
+def _side(step: Step) -> Side:
     from simulator.explain.waterfall import Side
 
-    job = question.job
-    return Side(job.gpt, job.plan, question.machine, machine, job.stack)
+    job = step.job
+    return Side(job.gpt, job.plan, step.machine, step.question.machine, job.stack)
 
 
 def _of_one_size(reference: Side, job: Side) -> tuple[Side, Side]:

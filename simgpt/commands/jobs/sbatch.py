@@ -10,8 +10,8 @@ import click
 
 from simgpt import options, tables
 from simgpt.advice import what_fits
-from simgpt.arguments.model import model_of
-from simgpt.invocation import asked as answered
+from simgpt.invocation import asked_of_step
+from simgpt.question import Question, asks
 from simgpt.sites.job_script import (
     JobRequest,
     job_name,
@@ -26,7 +26,7 @@ from simgpt.sites.job_script import (
 )
 from simgpt.sites.launches import LAUNCHES, USUAL
 from simgpt.sites.site import NAMES, JobCannotRunError, Site, site_of, sites
-from simgpt.step_options import StepQuestion, question_of, step_options
+from simgpt.step import Step, step_of
 from workload.recipes.table import FP8
 
 if TYPE_CHECKING:
@@ -36,8 +36,7 @@ MOST_STEPS = 10**9
 
 
 @click.command("sbatch")
-@click.argument("model")
-@step_options
+@asks(without=("compute", "tokens"))
 @click.option(
     "--steps", type=click.IntRange(1, MOST_STEPS), default=100, show_default=True, help="To train."
 )
@@ -62,7 +61,7 @@ MOST_STEPS = 10**9
     help="The training script of --launch; default: pretrain_gpt.py, or DeepSpeed train.py.",
 )
 @options.answer_options
-def command(model: str, machine: str, as_json: bool, output: Path | None, **how: Any) -> None:
+def command(question: Question, as_json: bool, output: Path | None, **how: Any) -> None:
     """Write a job script for Slurm that runs a plan, one process per device.
 
     \b
@@ -79,17 +78,17 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     with its source (simgpt/sites). Comments state the prediction, from which the time limit follows
     if none is given. The job is not submitted.
     """
-    question = question_of(model, machine, how)
-    launch = _launch(question, how)
-    site = sites()[how["site"]] if how["site"] else site_of(question.machine.name)
-    prediction = question.predicted()
+    step = step_of(question)
+    launch = _launch(step, how)
+    site = sites()[how["site"]] if how["site"] else site_of(step.machine.name)
+    prediction = step.predicted()
     if not prediction.memory.fits:
-        remedy = what_fits(prediction, question.machine, question.changed)
-        raise JobCannotRunError(f"{question.gpt.name} with {question.plan} {remedy}")
-    job = _job(question, prediction, site, (model, machine), how)
+        remedy = what_fits(prediction, step.machine, step.changed)
+        raise JobCannotRunError(f"{step.gpt.name} with {step.plan} {remedy}")
+    job = _job(step, prediction, site, how)
     if launch is not None:
-        job = _of_framework(job, question, launch, model, how)
-    script = job_script(site.of_devices(question.machine.device.memory_bytes), job)
+        job = _of_framework(job, step, launch, how)
+    script = job_script(site.of_devices(step.machine.device.memory_bytes), job)
     record = {
         "site": site.name,
         "nodes": job.nodes,
@@ -98,15 +97,15 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
         "launch": launch,
         "script": script,
         "predicted": prediction.as_dict(),
-        **answered(model, machine, how, prediction.plan.training.recipe),
+        **asked_of_step(step),
     }
     options.answer(script, record, as_json=as_json, output=output)
     _comment(site, job, prediction, how["steps"])
 
 
-def _launch(question: StepQuestion, how: dict[str, Any]) -> str | None:
+def _launch(step: Step, how: dict[str, Any]) -> str | None:
     """The framework that trains, or none for `simgpt run`."""
-    stack = question.job.stack
+    stack = step.job.stack
     framework = how["launch"] or USUAL.get(stack.name) or USUAL.get(stack.family)
     known = f"{', '.join(LAUNCHES[:-1])} or {LAUNCHES[-1]}"
     if framework is None and stack.name != "simgpt":
@@ -114,7 +113,7 @@ def _launch(question: StepQuestion, how: dict[str, Any]) -> str | None:
             f"for the stack {stack.name} no framework's run is known: give --launch {known}, or "
             "leave --stack out, and `simgpt run` trains"
         )
-    if framework is None and question.job.plan.training.recipe == FP8:
+    if framework is None and step.job.plan.training.recipe == FP8:
         raise JobCannotRunError(f"`simgpt run` trains without fp8; --launch: {known}")
     if framework is None and how["script"] is not None:
         raise click.UsageError(
@@ -123,50 +122,37 @@ def _launch(question: StepQuestion, how: dict[str, Any]) -> str | None:
     return str(framework) if framework else None
 
 
-def _of_framework(
-    job: JobRequest, question: StepQuestion, framework: str, model: str, how: dict[str, Any]
-) -> JobRequest:
+def _of_framework(job: JobRequest, step: Step, framework: str, how: dict[str, Any]) -> JobRequest:
     """The job with the framework's run, by the settings that `simgpt export` writes."""
-    from simgpt.frameworks.exporting import Asked, exported_job
+    from simgpt.frameworks.exporting import exported_job
     from simgpt.sites.framework_run import framework_run
-    from workload.descriptions.read import described_model
 
-    gpt = model_of(model, how["model_fields"], tells=False)
-    batch = options.batch_of(how["batch"], how["batch_tokens"], gpt, how["devices"])
-    beyond = described_model(model).beyond
-    asked = Asked(gpt, options.plan_table(how["plan"]), how["devices"], batch, beyond)
-    exported = exported_job(asked, question.job, framework)
+    exported = exported_job(step.question, step.job, framework)
     for text in exported.notes:
         options.note(text)
-    run = framework_run(exported, question.plan, how["steps"], how["script"])
+    run = framework_run(exported, step.plan, how["steps"], how["script"])
     return replace(job, words=(), program=run.program, prepared=run.prepared, by_torch=True)
 
 
-def _job(
-    question: StepQuestion,
-    prediction: Prediction,
-    site: Site,
-    names: tuple[str, str],
-    how: dict[str, Any],
-) -> JobRequest:
-    node, ranks = question.machine.node, question.plan.grid.ranks
+def _job(step: Step, prediction: Prediction, site: Site, how: dict[str, Any]) -> JobRequest:
+    node, ranks = step.machine.node, step.plan.grid.ranks
     per_node = node.tray or node.devices
     if site.devices_per_node not in (0, per_node):
         raise JobCannotRunError(
             f"nodes of {site.title} have {site.devices_per_node} devices, those of "
-            f"{question.machine.name} {per_node}"
+            f"{step.machine.name} {per_node}"
         )
     nodes = nodes_of(ranks, per_node)
     steps = how["steps"]
     limit = limit_of(prediction.range.high_s, steps)
     return JobRequest(
-        name=job_name(question.gpt.name),
+        name=job_name(step.gpt.name),
         nodes=nodes,
         ranks_per_node=ranks // nodes,
         is_full=ranks // nodes == per_node,
-        segment=question.machine.segments(ranks).trays,
+        segment=step.machine.segments(ranks).trays,
         limit_s=seconds_of(how["limit"]) if how["limit"] is not None else limit,
-        words=_words(question, *names, how),
+        words=_words(step, steps),
         about=tuple(_about(prediction, steps)),
         setup=tuple(shell_line(line) for line in how["setup"]),
         account=slurm_name(how["account"], "account") if how["account"] is not None else "",
@@ -174,16 +160,13 @@ def _job(
     )
 
 
-def _words(
-    question: StepQuestion, model: str, machine: str, how: dict[str, Any]
-) -> tuple[str, ...]:
+def _words(step: Step, steps: int) -> tuple[str, ...]:
     """What `simgpt run` is asked: the plan as it was predicted, and the machine to predict beside
     it, unless --set changed that one."""
-    fields = [word for field in how["model_fields"] for word in ("--model-set", field)]
-    plan, steps = question.plan, how["steps"]
-    beside = ["--no-predict"] if how["settings"] else ["-m", machine]
-    words = [model, *fields, "--plan", str(plan), "--batch", f"{plan.batch}", "--steps", f"{steps}"]
-    return tuple(map(one_line, (*words, *beside)))
+    asked, plan = step.question, step.plan
+    kept = Question(model=asked.model, model_set=asked.model_set, plan=str(plan), batch=plan.batch)
+    beside = ["--no-predict"] if asked.set else ["-m", asked.machine]
+    return tuple(map(one_line, (*kept.as_words(), "--steps", f"{steps}", *beside)))
 
 
 def _about(prediction: Prediction, steps: int) -> list[str]:

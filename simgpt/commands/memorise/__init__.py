@@ -12,10 +12,11 @@ import click
 
 from simgpt import options
 from simgpt.arguments.goldfish import goldfish_options, with_goldfish
-from simgpt.arguments.model import model_of
 from simgpt.commands.memorise import text
 from simgpt.invocation import ran
 from simgpt.progress import Ticker
+from simgpt.question import Question
+from simgpt.step import Sources
 from workload.descriptions.from_table import with_fields
 from workload.gpt import GPT
 
@@ -136,7 +137,7 @@ def _results(tasks: Sequence[Memorisation]) -> list[dict[str, Any]]:
 
 def _models(names: tuple[str, ...]) -> list[GPT]:
     if names:
-        return [model_of(name) for name in names]
+        return [Sources().model(Question(model=name)) for name in names]
     return [
         GPT.of(
             name=name,

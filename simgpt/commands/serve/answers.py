@@ -11,8 +11,9 @@ import click
 from simgpt import tables
 from simgpt.advice import does_not_fit, starved
 from simgpt.commands.prediction_text import facts, memory_parts, time_parts
-from simgpt.commands.serve.asked import Asked, FieldError, asked_of
+from simgpt.commands.serve.asked import FieldError, asked_of, step_asked
 from simgpt.commands.serve.changes import best_neighbours, fitting
+from simgpt.question import Question
 from simulator.answer_words import EVENLY, assumes_balance, peak_of_mfu
 from simulator.explain.mfu_waterfall import mfu_waterfall, waterfall_rows
 from simulator.predict import Prediction
@@ -60,7 +61,7 @@ def answered(name: str, question: Any) -> dict[str, Any]:
 def predicted(question: Any) -> dict[str, Any]:
     """The prediction of a step, with the command line that prints it."""
     asked = asked_of(question)
-    step = asked.question()
+    step = step_asked(asked)
     prediction = step.predicted()
     return {
         "command": asked.command,
@@ -73,7 +74,7 @@ def predicted(question: Any) -> dict[str, Any]:
 
 def mfu(question: Any) -> dict[str, Any]:
     """The rows of the MFU waterfall of a step: name, what would win it back, change and rest."""
-    step = asked_of(question).question()
+    step = step_asked(asked_of(question))
     found = mfu_waterfall(step.predicted(), step.machine, step.placement)
     return {"rows": waterfall_rows(found.as_dict())}
 
@@ -151,11 +152,16 @@ def _mfu(prediction: Prediction) -> tuple[str, str]:
     return tables.percent(share), counts + (f"; peak of {peak}" if peak else "")
 
 
-def _remarks(asked: Asked, job: Job, prediction: Prediction) -> list[str]:
+def _remarks(asked: Question, job: Job, prediction: Prediction) -> list[str]:
     """What the command line says beside its tables."""
     described = described_model(asked.model)
-    given = ("sequence",) if asked.sequence else ()
-    texts = [*described.notes_on(job.gpt, given), *job.remarks, starved(prediction.plan)]
+    chosen = f"stack {job.stack.name} ({job.chosen})" if job.chosen else ""
+    texts = [
+        chosen,
+        *described.notes_on(job.gpt, asked.model_set),
+        *job.remarks,
+        starved(prediction.plan),
+    ]
     if assumes_balance(job.gpt):
         texts.append(EVENLY)
     if not prediction.memory.is_sure:
@@ -170,7 +176,7 @@ def _fields_of(error: Exception, question: Any) -> list[str]:
         return [error.field]
     if isinstance(error, click.BadParameter) and error.param is not None:
         name = error.param.name or ""
-        return ["sequence" if name == "model_fields" else name]
+        return [name]
     found = [field for kind, field in FIELDS.items() if isinstance(error, kind)][:1]
     said = set(re.findall(r"[\w=]+", str(error)))
     if found == ["model"] and question.get("sequence") and "sequence" in said:

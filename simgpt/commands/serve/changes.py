@@ -12,7 +12,8 @@ from typing import Any
 
 from simgpt import tables
 from simgpt.advice import does_not_fit
-from simgpt.commands.serve.asked import Asked
+from simgpt.commands.serve.asked import step_asked, with_plan
+from simgpt.question import Question
 from simulator.predict import Prediction
 from topologies.errors import SimgptError
 from topologies.records import record
@@ -31,7 +32,7 @@ LIMIT_S = 30.0  # of looking for plans; what was found until then is the answer
 class Choice:
     """A changed plan that runs."""
 
-    asked: Asked
+    question: Question
     change: Change
     prediction: Prediction
 
@@ -47,7 +48,7 @@ class Choice:
             "tokens_per_s": after.tokens_per_s,
             "gain": tables.percent(gain, sign=True),
             "memory": tables.gib(after.memory.peak_bytes),
-            "command": self.asked.command,
+            "command": self.question.command,
         }
 
 
@@ -67,11 +68,11 @@ class Found:
         }
 
 
-def best_neighbours(asked: Asked) -> Found:
+def best_neighbours(question: Question) -> Found:
     """The neighbours that fit, or are no less likely to than the plan, and have the most tokens per
     second, at most `BEST` of them."""
-    before = asked.question().predicted()
-    tried, cut = _tried(asked, neighbours(before.plan))
+    before = step_asked(question).predicted()
+    tried, cut = _tried(question, neighbours(before.plan))
     fits = [choice for choice in tried if choice.prediction.memory.is_as_sure_as(before.memory)]
     fits.sort(key=lambda choice: -choice.prediction.tokens_per_s)
     better = sum(each.prediction.tokens_per_s > before.tokens_per_s for each in fits)
@@ -81,16 +82,16 @@ def best_neighbours(asked: Asked) -> Found:
     return Found(before, tuple(fits[:BEST]), said + cut)
 
 
-def fitting(asked: Asked) -> Found:
+def fitting(question: Question) -> Found:
     """The first of `remedies` with which the plan fits."""
-    before = asked.question().predicted()
+    before = step_asked(question).predicted()
     if before.memory.is_sure:
         return Found(before, (), "the plan fits as it is")
     end, tried = time.monotonic() + LIMIT_S, 0
     for change in remedies(before.plan):
         if time.monotonic() > end:
             break
-        if (choice := _choice(asked, change)) is None:
+        if (choice := _choice(question, change)) is None:
             continue
         tried += 1
         if choice.prediction.memory.is_sure:
@@ -136,22 +137,22 @@ def remedies(plan: Plan) -> Iterator[Change]:
             yield from (change | {key: factor * plan.value(key)} for change in mild)
 
 
-def _tried(asked: Asked, changes: Iterator[Change]) -> tuple[list[Choice], str]:
+def _tried(question: Question, changes: Iterator[Change]) -> tuple[list[Choice], str]:
     """The changed plans that can run, and what to say if time was up before all were tried."""
     end = time.monotonic() + LIMIT_S
     found: list[Choice] = []
     for change in changes:
         if time.monotonic() > end:
             return found, f"; after {LIMIT_S:.0f} s the others were not tried"
-        if (choice := _choice(asked, change)) is not None:
+        if (choice := _choice(question, change)) is not None:
             found.append(choice)
     return found, ""
 
 
-def _choice(asked: Asked, change: Change) -> Choice | None:
-    changed = asked.changed(change)
+def _choice(question: Question, change: Change) -> Choice | None:
+    changed = with_plan(question, change)
     try:
-        return Choice(changed, change, changed.question().predicted())
+        return Choice(changed, change, step_asked(changed).predicted())
     except SimgptError:
         return None
 

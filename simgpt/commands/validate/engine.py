@@ -35,7 +35,7 @@ def command(
     """
     from validation.engine_validation import validate_engines
 
-    built = [options.machine_of(name, ()) for name in machines or MACHINES]
+    built = [options.machine_of(name) for name in machines or MACHINES]
     with Ticker() as ticker:
         rows = validate_engines(
             built, plans, seed, lambda done: ticker("simulating", done=done, of=plans)

@@ -162,11 +162,21 @@ def print_commands(
     output: Path | None,
 ) -> None:
     """Print the command of each run whose source or id has one of some words in it."""
-    from validation.published.commands import commands
     from validation.published.comparison import chosen_of
 
-    lines = list(commands(chosen_of(runs, sources)))
+    lines = list(map(command_line_of, chosen_of(runs, sources)))
     options.answer("\n".join(lines), {"commands": lines}, as_json=as_json, output=output)
+
+
+def command_line_of(run: PublishedRun) -> str:
+    """The command of a run, ready for a shell, or a comment that says why there is none."""
+    from simgpt.question import Question
+    from validation.published.commands import NoCommandError, question_of_run
+
+    try:
+        return f"{Question.of(**question_of_run(run)).command}  # {run.id}"
+    except NoCommandError as error:
+        return f"# {run.id}: {error}"
 
 
 def _scores(report: Comparison, column: str) -> str:

@@ -1,4 +1,4 @@
-"""Whether files said enough for a question: settings that are known, and sizes among them."""
+"""Whether files said enough for a step: settings that are known, and sizes among them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
 from simgpt.frameworks.identity.rows import rows
-from simgpt.frameworks.question import Question
+from simgpt.frameworks.imported_job import ImportedJob
 from simgpt.frameworks.reading import FrameworkError
 from topologies.files.printable import shown
 
@@ -14,13 +14,13 @@ SHOWN = 3
 
 
 def check_sizes(
-    origin: str, question: Question, settings: Sequence[str], *, given: bool = False
+    origin: str, job: ImportedJob, settings: Sequence[str], *, given: bool = False
 ) -> None:
     """Refuse files of whose settings most are not known as their framework's, or which say no size
     of the step that they are read for, as its batch; `given` where the user says that."""
-    read = [row for row in rows() if row.get("reads") in question.frameworks]
+    read = [row for row in rows() if row.get("reads") in job.frameworks]
     names = " and ".join(row["name"] for row in read)
-    unknown = [name for name in question.unknown if not name.startswith("$")]
+    unknown = [name for name in job.unknown if not name.startswith("$")]
     if 2 * len(unknown) > len(settings):
         raise FrameworkError(
             f"{origin}: {len(unknown)} of {len(settings)} settings are not known as {names}'s "

@@ -1,4 +1,4 @@
-"""The question of a job of nanotron, by the configuration that it prints.
+"""The job of nanotron, by the configuration that it prints.
 
 Source: huggingface/nanotron@2411b022, src/nanotron/config/config.py, parallelism_config.py and
 models_config.py (LlamaConfig and Qwen2Config, whose names are those of Hugging Face).
@@ -9,7 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from simgpt.frameworks.question import Instead, Question, checked, in_place, question_of, spelled
+from simgpt.frameworks.imported_job import (
+    ImportedJob,
+    Instead,
+    checked,
+    in_place,
+    job_of_fields,
+    spelled,
+)
 from simgpt.frameworks.reading import FrameworkError, Remark
 from workload.descriptions.hugging_face import model_from_config
 
@@ -19,10 +26,10 @@ QWEN = {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]}
 SIZES = {"pp": "pp", "tp": "tp", "context_parallel_size": "cp"}
 
 
-def nanotron_question(
+def nanotron_job(
     config: Mapping[str, Any], origin: str, model: str | None, instead: Instead
-) -> Question:
-    """The question of a printed configuration; `model` is the user's. A FrameworkError says what
+) -> ImportedJob:
+    """The job of a printed configuration; `model` is the user's. A FrameworkError says what
     the configuration lacks."""
     parallelism, tokens = (
         table_of(config, "parallelism", origin),
@@ -46,7 +53,7 @@ def nanotron_question(
         why = "experts of nanotron are not modelled"
         size = str(parallelism["expert_parallel_size"])
         refused = (Remark("expert_parallel_size", size, why),)
-    question = question_of(
+    job = job_of_fields(
         fields,
         frameworks=(NAME,),
         stack=NAME,
@@ -56,7 +63,7 @@ def nanotron_question(
         remarks=((), refused, ()),
         settings=len(config),
     )
-    return checked(in_place(question, instead))
+    return checked(in_place(job, instead))
 
 
 def _of_plan(

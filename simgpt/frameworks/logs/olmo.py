@@ -1,4 +1,4 @@
-"""The question of a job of OLMo, by the configuration that it prints; of OLMo-core none is read.
+"""The job of OLMo, by the configuration that it prints; of OLMo-core none is read.
 
 Source: allenai/OLMo@59a53e3f, olmo/config.py (TrainConfig, ModelConfig, FSDPConfig, whose
 `mlp_hidden_size` is the width of SwiGLU's two halves together) and scripts/train.py
@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from simgpt.frameworks.imported_job import ImportedJob, Instead, checked, in_place, job_of_fields
 from simgpt.frameworks.logs.nanotron import count_of, part_of, table_of
-from simgpt.frameworks.question import Instead, Question, checked, in_place, question_of
 from simgpt.frameworks.reading import Remark
 
 NAME = "OLMo"
@@ -21,21 +21,21 @@ NORMS = {"default": "layernorm", "low_precision": "layernorm", "rms": "rmsnorm"}
 ZERO = {"FULL_SHARD": 3, "SHARD_GRAD_OP": 2, "NO_SHARD": 0}
 
 
-def olmo_question(
+def olmo_job(
     config: Mapping[str, Any],
     origin: str,
     model: str | None,
     devices: int | None,
     instead: Instead,
-) -> Question:
-    """The question of a printed configuration; `model` and `devices` are the user's. A
+) -> ImportedJob:
+    """The job of a printed configuration; `model` and `devices` are the user's. A
     FrameworkError says what it lacks."""
     refused: list[Remark] = []
     fields: dict[str, Any] = _of_model(table_of(config, "model", origin), origin, refused)
     fields["mbs"] = count_of(config, "device_train_microbatch_size", origin)
     fields["batch"] = count_of(config, "global_train_batch_size", origin)
     fields |= _of_plan(config, refused)
-    question = question_of(
+    job = job_of_fields(
         fields,
         frameworks=(NAME,),
         stack=COMPILED if config.get("compile") else EAGER,
@@ -45,7 +45,7 @@ def olmo_question(
         remarks=((), tuple(refused), ()),
         settings=len(config),
     )
-    return checked(in_place(question, instead))
+    return checked(in_place(job, instead))
 
 
 def _of_model(own: Mapping[str, Any], origin: str, refused: list[Remark]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import shlex
 import subprocess
@@ -10,16 +11,15 @@ import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args
 
 import click
 import pytest
 
 import simgpt as api
-from simgpt.api import functions
-from simgpt.api import options as given
+from simgpt.api import jobs, lookups, steps
 from simgpt.api.result import Result
-from simgpt.api.words import keywords_of, words_of
+from simgpt.api.words import found_of, keywords_of, option_words
 from simgpt.cli import COMMANDS, cli
 from simgpt.commands.validate import command as comparisons
 from tests.examples import one_in, slow
@@ -105,37 +105,63 @@ def test_a_study_is_swept_into_its_folder(tmp_path: Path) -> None:
     same_as_command(found)
 
 
-OPTIONS = {
-    "predict": (given.PredictOptions, {"machine", "plan", "sweep"}),
-    "why": (given.WhyOptions, {"machine", "plan"}),
-    "plan-run": (given.PlanRunOptions, {"machine", "plan"}),
-    "search": (given.SearchOptions, {"machine", "devices"}),
-    "sweep": (given.SweepOptions, set()),
-    "report": (given.ReportOptions, set()),
-    "machines": (given.MachineOptions, set()),
+FUNCTIONS = {
+    "bench-network": api.bench_network,
+    "calibrate": api.calibrate,
+    "compare": api.compare,
+    "export": api.export,
+    "import": api.import_job,
+    "machines": api.machine,
+    "models": api.model,
+    "plan-run": api.plan_run,
+    "predict": api.predict,
+    "report": api.report,
+    "run": api.run,
+    "sbatch": api.sbatch,
+    "search": api.search,
+    "stacks": api.stack,
+    "sweep": api.sweep,
+    "why": api.why,
 }
+WITHOUT = {
+    "serve",
+    "completion",
+    "memorise",
+    "validate",
+}  # commands without a function of their own
 
 
-@pytest.mark.parametrize("name", OPTIONS)
-def test_a_function_has_the_options_of_its_command(name: str) -> None:
-    kind, named = OPTIONS[name]
-    assert {*get_type_hints(kind), *named} == set(keywords_of(command_of(name)))
+def parameters_of(function: Callable[..., Any]) -> set[str]:
+    """The names of a function's parameters; an editor sees each of them, with its type."""
+    found = inspect.signature(function).parameters.values()
+    assert all(each.annotation is not inspect.Parameter.empty for each in found)
+    assert inspect.Parameter.VAR_KEYWORD not in {each.kind for each in found}
+    return {"files" if each.name == "answers" else each.name for each in found}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_function_has_the_options_of_its_command_one_by_one(name: str) -> None:
+    assert parameters_of(FUNCTIONS[name]) == set(keywords_of(command_of(name)))
+
+
+def test_every_command_that_answers_has_a_function() -> None:
+    assert {*FUNCTIONS, *WITHOUT} == set(COMMANDS)
 
 
 def test_comparisons_have_the_options_of_their_commands() -> None:
     every = {key for each in comparisons.commands.values() for key in keywords_of(each)}
-    assert set(get_type_hints(given.ValidateOptions)) == every
-    names = get_args(functions.Comparison)
+    assert parameters_of(api.validate) - {"comparison"} == every
+    names = get_args(lookups.ComparisonName)
     assert set(names) == set(comparisons.commands)
 
 
 def test_the_public_surface_fits_on_a_postcard() -> None:
-    questions = ["machine", "model", "plan_run", "predict", "report"]
-    questions += ["search", "sweep", "validate", "why"]
-    assert api.__all__ == ["Session", "SimgptError", "__version__", *questions]
-    commands = {name.replace("-", "_") for name in COMMANDS}
-    assert set(questions) - {"machine", "model"} <= commands
-    assert all(getattr(api, name).__doc__ for name in questions)
+    own = {each.__name__ for each in (*FUNCTIONS.values(), api.validate)}
+    assert {*own, "Question", "Session", "SimgptError", "__version__"} == set(api.__all__)
+    assert all(getattr(api, name).__doc__ for name in own)
+    assert {each.__module__ for each in FUNCTIONS.values()} == {
+        module.__name__ for module in (steps, jobs, lookups)
+    }
 
 
 def test_the_version_is_that_of_the_package() -> None:
@@ -177,12 +203,14 @@ def test_bad_arguments_are_told_in_one_sentence_in_the_words_of_python(name: str
 def test_an_argument_is_never_taken_for_an_option() -> None:
     with pytest.raises(api.SimgptError, check=names("model", "'--help'")):
         api.predict("--help", "frontier")
-    assert words_of(command_of("predict"), ["-x"], {"plan": "-y"}) == ["--plan", "-y", "--", "-x"]
+    study = keywords_of(command_of("sweep"))["study"]
+    assert option_words(study, found_of(study, "study", "-x.toml")) == ["./-x.toml"]
 
 
 def test_a_switch_is_on_where_it_is_true_alone() -> None:
-    words = [words_of(command_of("why"), ["m"], {"all_numbers": on}) for on in (True, False, None)]
-    assert words == [["m", "--all-numbers"], ["m"], ["m"]]
+    switch = keywords_of(command_of("why"))["all_numbers"]
+    words = [option_words(switch, found_of(switch, "all_numbers", on)) for on in (True, False)]
+    assert words == [["--all-numbers"], []]
 
 
 def test_a_command_that_ends_without_an_answer_raises() -> None:

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from simgpt.frameworks.exported import Exported
-from simgpt.frameworks.exporting import Asked, exported
 from simgpt.frameworks.importing import imported
 from simgpt.frameworks.rendering import rendered
 from simulator.stacks import load_stack
 from simulator.stacks.job import Job, job_of
+from tests.simgpt.frameworks.asked import Asked, exported
 from tests.simgpt.frameworks.test_round_trips import SUFFIXES
 from topologies.errors import SimgptError
 from topologies.session import Session
@@ -72,7 +72,11 @@ def read_again(found: Exported, asked: Asked, folder: Path) -> Job:
     assert described_model(asked.gpt.name).gpt == asked.gpt
     words = dict(question.plan)
     return job_of(
-        asked.gpt, words, load_stack(question.stack), devices=found.devices, batch=question.batch
+        asked.gpt,
+        words,
+        load_stack(question.question.stack),
+        devices=found.devices,
+        batch=question.question.batch,
     )
 
 

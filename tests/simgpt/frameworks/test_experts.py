@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from simgpt.frameworks.exporting import Asked, exported
 from simgpt.frameworks.files import BRIDGE, MEGATRON, TORCHTITAN, Described
-from simgpt.frameworks.importing import imported, question_from
+from simgpt.frameworks.imported_job import ImportedJob, spelled
+from simgpt.frameworks.importing import imported, job_from
 from simgpt.frameworks.layers.patterns import pattern_of
-from simgpt.frameworks.question import Question, spelled
 from simgpt.frameworks.reading import FrameworkError
 from simulator.stacks import load_stack, stack_names
 from tests.examples import one_in
 from tests.messages import assert_names, names
 from tests.simgpt.face import simgpt
+from tests.simgpt.frameworks.asked import Asked, exported
 from tests.simgpt.frameworks.test_round_trips import assert_same, session, there_and_back
 from workload.errors import PlanCannotRunError
 from workload.gpt import find_model
@@ -70,13 +70,13 @@ SMALL = {
 __all__ = ["session"]  # the fixture
 
 
-def asked(framework: str = MEGATRON, **settings: Any) -> Question:
+def asked(framework: str = MEGATRON, **settings: Any) -> ImportedJob:
     """The question of a small model with further arguments, `_` for `-`."""
     own = {name.replace("_", "-"): value for name, value in settings.items()}
-    return question_from([Described(framework, SMALL | own)], devices=16, changed={})
+    return job_from([Described(framework, SMALL | own)], devices=16, changed={})
 
 
-def changed(question: Question) -> dict[str, str]:
+def changed(question: ImportedJob) -> dict[str, str]:
     return {each.name: each.why for each in question.changes}
 
 
@@ -88,7 +88,7 @@ def test_models_with_experts_come_back(
     question = Asked(find_model(model), PLANS[plan], None, 64)
     again = there_and_back(question, framework, tmp_path)
     assert_same(question, again)
-    assert again.model == model
+    assert again.question.model == model
     # Megatron takes a group of DeepSeek-V2 for its best two experts, the paper for its best.
     groups = ["groups"] if model == "deepseek-v2" else []
     assert [each.name[-6:] for each in again.changes] == groups
@@ -157,9 +157,9 @@ def test_a_dispatcher_that_sends_once_is_another_stack(tmp_path: Path) -> None:
     question = Asked(find_model("mixtral-8x7b"), PLANS["ep"], None, 64)
     found = exported(question, "megatron", "megatron-core-deepep").settings
     assert found["moe-token-dispatcher-type"] == "flex"
-    assert asked(moe_token_dispatcher_type="flex").stack == "megatron-core-deepep"
-    assert asked(moe_enable_deepep=True).stack == "megatron-core-deepep"
-    assert asked().stack == "megatron-core"
+    assert asked(moe_token_dispatcher_type="flex").question.stack == "megatron-core-deepep"
+    assert asked(moe_enable_deepep=True).question.stack == "megatron-core-deepep"
+    assert asked().question.stack == "megatron-core"
 
 
 ONCE_STACKS = [
@@ -355,9 +355,9 @@ def test_torchtitans_experts_are_split_over_data_or_over_x_too() -> None:
     settings |= {"parallelism.tensor_parallel_degree": "2"}
     settings |= {"parallelism.expert_parallel_degree": "8"}
 
-    def found(**more: str) -> Question:
+    def found(**more: str) -> ImportedJob:
         own = {f"parallelism.expert_{key}": value for key, value in more.items()}
-        return question_from([Described(TORCHTITAN, settings | own)], devices=16, changed={})
+        return job_from([Described(TORCHTITAN, settings | own)], devices=16, changed={})
 
     assert (found().plan["ep"], found().plan["etp"]) == (8, 1)
     assert "etp" not in found(tensor_parallel_degree="2").plan

@@ -43,7 +43,7 @@ def test_a_file_of_a_framework_that_is_read_says_its_sizes(name: str) -> None:
     assert {key: question.plan.get(key) for key in expected["plan"]} == expected["plan"]
     for key in ("devices", "batch", "model"):
         if key in expected:
-            assert getattr(question, key) == expected[key]
+            assert getattr(question.question, key) == expected[key]
 
 
 def test_every_file_is_in_the_table() -> None:

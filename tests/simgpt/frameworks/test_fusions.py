@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from simgpt.frameworks.exporting import Asked, exported
 from simgpt.frameworks.files import BRIDGE, MEGATRON, Described
-from simgpt.frameworks.importing import imported, question_from, table_of
+from simgpt.frameworks.importing import imported, job_from, table_of
 from simgpt.frameworks.rendering import rendered
 from tests.messages import assert_names, names
 from tests.simgpt.face import simgpt
+from tests.simgpt.frameworks.asked import Asked, exported
 from tests.simgpt.frameworks.test_experts import asked, changed, session
 from tests.simgpt.frameworks.test_round_trips import SUFFIXES
 from workload.errors import PlanCannotRunError
@@ -40,7 +40,7 @@ def test_a_stack_with_fused_kernels_and_graphs_comes_back(
     path = tmp_path / f"exported{SUFFIXES[framework]}"
     path.write_text(rendered(found) + "\n", encoding="utf-8")
     again = imported([path], framework, devices=found.devices)
-    assert again.stack == stack
+    assert again.question.stack == stack
     assert again.changes == ()
     assert bool(again.stack_words) == (stack in TOLD or framework == BRIDGE)
 
@@ -72,7 +72,7 @@ def test_what_a_stack_has_and_no_setting_carries_is_said() -> None:
 def test_fusions_of_experts_have_no_effect_where_the_given_model_has_one() -> None:
     described = Described(MEGATRON, {"micro-batch-size": 1, "moe-permute-fusion": True})
     one = {"experts": 1, "topk": 1}
-    question = question_from([described], devices=8, model="mixtral-8x7b", changed=one)
+    question = job_from([described], devices=8, model="mixtral-8x7b", changed=one)
     assert changed(question) == {}
     assert [each.name for each in question.without_effect] == ["--moe-permute-fusion"]
 
@@ -112,7 +112,7 @@ def test_what_a_script_turns_on_is_the_stack_that_has_it(
     settings: dict[str, Any], stack: str
 ) -> None:
     question = asked(**settings)
-    assert (question.stack, changed(question)) == (stack, {})
+    assert (question.question.stack, changed(question)) == (stack, {})
     assert "--cross-entropy-loss-fusion" in question.stack_words
 
 
@@ -158,7 +158,7 @@ def test_what_no_stack_has_is_said_with_the_nearest(
 ) -> None:
     question = asked(**settings)
     found = changed(question)
-    assert (question.stack, question.stack_words) == (stack, "")
+    assert (question.question.stack, question.stack_words) == (stack, "")
     for name, named in said.items():
         assert_names(found[name], *named)
 
@@ -175,5 +175,5 @@ def test_import_says_why_it_is_the_stack(tmp_path: Path) -> None:
 def test_a_fused_loss_alone_is_a_stack_of_its_own(experts: int | None) -> None:
     """Of models without experts as well, as nothing else differs, its pace included."""
     question = asked(num_experts=experts, cross_entropy_loss_fusion=True)
-    assert (question.stack, changed(question)) == ("megatron-core-fused-loss", {})
+    assert (question.question.stack, changed(question)) == ("megatron-core-fused-loss", {})
     assert_names(question.stack_words, "--cross-entropy-loss-fusion")

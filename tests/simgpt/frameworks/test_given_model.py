@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from simgpt.frameworks.files import BRIDGE, MEGATRON, Described
-from simgpt.frameworks.importing import question_from
-from simgpt.frameworks.question import Question
+from simgpt.frameworks.imported_job import ImportedJob
+from simgpt.frameworks.importing import job_from
 from simgpt.frameworks.reading import FrameworkError
 from tests.messages import assert_names, names
 from tests.simgpt.frameworks.test_experts import asked, changed
@@ -36,12 +36,10 @@ RECIPE = {
 }
 
 
-def given(model: str | None, framework: str = MEGATRON, **settings: Any) -> Question:
+def given(model: str | None, framework: str = MEGATRON, **settings: Any) -> ImportedJob:
     """The question of a model that no file describes, 512 devices."""
     own = RECIPE if framework == BRIDGE else SCRIPT
-    return question_from(
-        [Described(framework, own | settings)], devices=512, model=model, changed={}
-    )
+    return job_from([Described(framework, own | settings)], devices=512, model=model, changed={})
 
 
 @pytest.mark.parametrize(
@@ -98,7 +96,7 @@ def test_a_dispatcher_that_is_named_is_taken_where_experts_are_not_told() -> Non
 
 def test_fields_that_the_user_sets_come_before_those_of_files() -> None:
     described = [Described(MEGATRON, SCRIPT)]
-    question = question_from(
+    question = job_from(
         described,
         devices=64,
         model="llama-3.1-8b",
@@ -111,12 +109,12 @@ def test_a_sequence_that_the_user_sets_comes_before_that_of_the_files() -> None:
     """2,048 of --model-set, though the script has 4,096 and the model 8,192."""
     described = [Described(MEGATRON, SCRIPT | {"seq-length": 4096})]
     set_by_user = {"sequence": 2048}
-    question = question_from(described, devices=64, model="llama-3.1-8b", changed=set_by_user)
-    assert question.model_set == set_by_user
+    question = job_from(described, devices=64, model="llama-3.1-8b", changed=set_by_user)
+    assert question.question.model_set == set_by_user
     assert question.gpt is not None
     assert question.gpt.sequence == 2048
-    of_files = question_from(described, devices=64, model="llama-3.1-8b", changed={})
-    assert of_files.model_set == {"sequence": 4096}
+    of_files = job_from(described, devices=64, model="llama-3.1-8b", changed={})
+    assert of_files.question.model_set == {"sequence": 4096}
 
 
 @pytest.mark.parametrize("name", [SIZE, "expert-tensor-parallel-size"])

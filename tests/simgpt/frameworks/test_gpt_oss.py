@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from simgpt.frameworks.exporting import Asked, exported
 from simgpt.frameworks.files import BRIDGE, MEGATRON, TORCHTITAN, Described
-from simgpt.frameworks.importing import question_from
-from simgpt.frameworks.question import Question, shape_of
+from simgpt.frameworks.imported_job import ImportedJob, shape_of
+from simgpt.frameworks.importing import job_from
 from simgpt.frameworks.rendering import rendered
 from tests.messages import assert_names, names
+from tests.simgpt.frameworks.asked import Asked, exported
 from tests.simgpt.frameworks.test_experts import USUAL, changed
 from tests.simgpt.frameworks.test_experts import asked as of_swiglu
 from tests.simgpt.frameworks.test_round_trips import assert_same, session, there_and_back
@@ -49,17 +49,17 @@ PUBLISHED = (
 )
 
 
-def asked(**settings: Any) -> Question:
+def asked(**settings: Any) -> ImportedJob:
     """The question of a small model with further arguments."""
     return of_swiglu(**settings)
 
 
-def of_words(text: str, **further: Any) -> Question:
+def of_words(text: str, **further: Any) -> ImportedJob:
     """The question of `name=value` words, and of further arguments, `_` for `-`."""
     pairs = (word.partition("=") for word in text.split())
     settings: dict[str, Any] = {name: value or True for name, _, value in pairs}
     settings |= {name.replace("_", "-"): value for name, value in further.items()}
-    return question_from([Described(MEGATRON, settings)], devices=8, changed={})
+    return job_from([Described(MEGATRON, settings)], devices=8, changed={})
 
 
 @pytest.mark.parametrize("framework", [MEGATRON, BRIDGE])
@@ -119,7 +119,7 @@ def test_sinks_are_in_fused_attention_whatever_the_stack() -> None:
 
 def test_the_published_arguments_are_the_preset() -> None:
     found = of_words(PUBLISHED)
-    assert found.model == "gpt-oss-120b"
+    assert found.question.model == "gpt-oss-120b"
     assert found.gpt is not None
     assert found.gpt.parameters == OSS.parameters == 116_829_156_672
     assert set(changed(found)) == {"--enable-gpt-oss"}
@@ -132,13 +132,16 @@ def test_yarn_is_said_beside_the_preset() -> None:
     """0.1 ln 32 + 1 = 1.3466, with the weights of Megatron-LM's own defaults."""
     words = {"position_embedding_type": "yarn", "rotary_scaling_factor": 32.0}
     found = of_words(PUBLISHED, **words, no_yarn_correction_range_round_to_int=True)
-    assert found.model == "gpt-oss-120b"
-    assert found.model_set == {"rope_scaling": f"{SCALING}:truncate=0"}
+    assert found.question.model == "gpt-oss-120b"
+    assert found.question.model_set == {"rope_scaling": f"{SCALING}:truncate=0"}
     other = of_words(PUBLISHED, **words, mscale=0.5, yarn_beta_fast=16).gpt
     assert other is not None
     assert other.attention.rope_scaling == f"{NUMBERS}:beta_fast=16:attention_factor=1.17328679514"
     even = of_words(PUBLISHED, **words, mscale_all_dim=1.0)
-    assert (even.model, even.model_set) == ("gpt-oss-120b", {})  # 1 takes no kernels of its own
+    assert (even.question.model, even.question.model_set) == (
+        "gpt-oss-120b",
+        {},
+    )  # 1 takes no kernels of its own
 
 
 @pytest.mark.parametrize(
@@ -204,7 +207,7 @@ def test_a_recipe_names_its_activation(gated: bool | None, activation: str) -> N
         "model.glu_linear_offset": 1.0,
         "model.gated_linear_unit": gated,
     }
-    found = question_from([Described(BRIDGE, settings)], devices=8, changed={})
+    found = job_from([Described(BRIDGE, settings)], devices=8, changed={})
     assert found.gpt is not None
     assert found.gpt.activation == activation
 

@@ -10,8 +10,8 @@ import pytest
 from simgpt.frameworks.identity.frozen import frozen
 from simgpt.frameworks.identity.names import of_document, of_script
 from simgpt.frameworks.identity.rows import rows
+from simgpt.frameworks.imported_job import Instead
 from simgpt.frameworks.importing import imported
-from simgpt.frameworks.question import Instead
 from simgpt.frameworks.reading import FrameworkError
 from simulator.stacks import load_stack
 from tests.messages import assert_names
@@ -63,7 +63,7 @@ def test_a_script_of_megatrons_that_prepares_and_evaluates_is_still_read(tmp_pat
     after = "python convert.py --load x --tensor-model-parallel-size 4\nlm_eval --model hf\n"
     path.write_text(f"huggingface-cli download x\ntorchrun {TRAIN}\n{after}")
     assert "x" not in imported([path], devices=8).plan
-    assert imported([path], devices=8).batch == 8
+    assert imported([path], devices=8).question.batch == 8
 
 
 def test_a_program_whose_arguments_nobody_knows_is_named(tmp_path: Path) -> None:
@@ -152,4 +152,4 @@ def test_a_batch_that_a_training_script_fills_in_is_asked_for(tmp_path: Path) ->
 def test_a_batch_that_the_user_says_stands_for_the_files(tmp_path: Path) -> None:
     path = tmp_path / "part.sh"
     path.write_text(f"torchrun {TRAIN.partition(' --micro')[0]} --tensor-model-parallel-size 2")
-    assert imported([path], devices=8, instead=Instead(batch=16)).batch == 16
+    assert imported([path], devices=8, instead=Instead(batch=16)).question.batch == 16

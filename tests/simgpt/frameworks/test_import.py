@@ -12,7 +12,7 @@ import pytest
 
 from simgpt.commands.import_ import _check
 from simgpt.frameworks.files import MEGATRON, Described
-from simgpt.frameworks.importing import question_from
+from simgpt.frameworks.importing import job_from
 from simgpt.frameworks.reading import FrameworkError, Remark
 from tests.messages import assert_names, names
 from tests.simgpt.face import assert_golden, simgpt
@@ -99,7 +99,7 @@ def test_what_cannot_be_predicted_right_away_is_refused_by_name(
 def test_of_refused_settings_the_first_is_explained_and_the_others_are_counted(others: int) -> None:
     refused = [Remark(f"--{name}", "", "it is odd") for name in ("first", "second", "third")]
     described = Described(MEGATRON, {})
-    question = question_from([described], devices=8, model="llama-3.1-8b", changed={})
+    question = job_from([described], devices=8, model="llama-3.1-8b", changed={})
     with pytest.raises(FrameworkError, check=names("--first", "it is odd")) as raised:
         _check(replace(question, refused=tuple(refused[: 1 + others])))
     assert re.findall(r"\d+", str(raised.value)) == [str(others)] * (others > 0)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from simgpt.frameworks.files import MEGATRON, Described
-from simgpt.frameworks.importing import imported, question_from
-from simgpt.frameworks.question import Question
+from simgpt.frameworks.imported_job import ImportedJob
+from simgpt.frameworks.importing import imported, job_from
 from simgpt.frameworks.reading import FrameworkError
 from tests.messages import assert_names, names
 
@@ -27,24 +27,24 @@ SMALL = {
 FSDP = {"use_megatron_fsdp": True, "data_parallel_sharding_strategy": "optim_grads_params"}
 
 
-def asked(devices: int | None = 16, **settings: Any) -> Question:
+def asked(devices: int | None = 16, **settings: Any) -> ImportedJob:
     """The question of a small model with further arguments, `_` for `-`."""
     own = {name.replace("_", "-"): value for name, value in settings.items()}
-    return question_from([Described(MEGATRON, SMALL | own)], devices=devices, changed={})
+    return job_from([Described(MEGATRON, SMALL | own)], devices=devices, changed={})
 
 
-def changed(question: Question) -> dict[str, str]:
+def changed(question: ImportedJob) -> dict[str, str]:
     return {each.name: each.why for each in question.changes}
 
 
 def test_a_script_is_the_question_that_it_asks() -> None:
     question = imported([SCRIPT])
-    assert (question.model, question.model_set) == ("llama-2-13b", {})
-    assert question.plan_text == (
+    assert (question.question.model, question.question.model_set) == ("llama-2-13b", {})
+    assert question.question.plan == (
         "tp=2,pp=4,vpp=5,dp=rest,mbs=1,zero=1,overlap=oar+dp+pp,recompute=none,"
         "attention=flash,gradients=fp32,sp=true"
     )
-    assert (question.devices, question.batch) == (128, 1024)
+    assert (question.question.devices, question.question.batch) == (128, 1024)
     assert set(changed(question)) == {"--tp-comm-overlap", "if [[ -f $OUT/latest ]]"}
     assert {each.name for each in question.without_effect} == {
         "--lr", "--train-iters", "--save", "--split", "--max-position-embeddings",
@@ -53,7 +53,7 @@ def test_a_script_is_the_question_that_it_asks() -> None:
 
 def test_what_a_script_takes_from_its_surroundings_can_be_given() -> None:
     question = imported([SCRIPT], defined={"NODES": "4", "TP": "1"})
-    assert (question.devices, question.batch) == (32, 256)
+    assert (question.question.devices, question.question.batch) == (32, 256)
     assert question.plan["recompute"] == "full"
     assert "sp" not in question.plan  # Megatron switches it off with one rank
 
@@ -226,8 +226,8 @@ def test_megatron_deepspeed_is_another_stack() -> None:
         activations_checkpoint_method="uniform",
         pad_vocab_size_to=1024,
     )
-    assert question.stack == "megatron-deepspeed"
-    assert question.plan_text == (
+    assert question.question.stack == "megatron-deepspeed"
+    assert question.question.plan == (
         "dp=rest,mbs=1,zero=1,overlap=none,recompute=full,attention=unfused,gradients=fp32"
     )
     assert question.gpt is not None
@@ -304,9 +304,9 @@ def test_arguments_of_2020_are_those_that_stand_for_them_now() -> None:
     own = {key: value for key, value in SMALL.items() if key != "micro-batch-size"}
     older = {"model-parallel-size": 2, "batch-size": 4, "checkpoint-activations": True}
     described = Described(MEGATRON, {**own, **older, "warmup": 0.01, "checkpoint-num-layers": 1})
-    question = question_from([described], devices=16, changed={})
+    question = job_from([described], devices=16, changed={})
     plan = question.plan
     assert (plan["tp"], plan["mbs"], plan["recompute"]) == (2, 4, "full")
     assert question.unknown == ()
     with pytest.raises(FrameworkError, check=names("--batch-size", "4x")):
-        question_from([Described(MEGATRON, own | {"batch-size": "4x"})], devices=16, changed={})
+        job_from([Described(MEGATRON, own | {"batch-size": "4x"})], devices=16, changed={})

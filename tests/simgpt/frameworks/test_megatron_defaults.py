@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from simgpt.frameworks.exporting import Asked, exported
 from simgpt.frameworks.files import BRIDGE, DEEPSPEED, MEGATRON, NEMO, Described
-from simgpt.frameworks.importing import question_from
-from simgpt.frameworks.question import Question
+from simgpt.frameworks.imported_job import ImportedJob
+from simgpt.frameworks.importing import job_from
 from simgpt.frameworks.reading import FrameworkError
 from simulator.stacks import load_stack
 from simulator.stacks.job import job_of
+from tests.simgpt.frameworks.asked import Asked, exported
 from workload.gpt import find_model
 from workload.plan import Plan
 
@@ -46,19 +46,19 @@ BIAS = {"moe-router-enable-expert-bias": True, "moe-router-score-function": "sig
 LATENT = {"multi-latent-attention": True, "qk-layernorm": True, "disable-bias-linear": True}
 
 
-def asked(settings: dict[str, Any], devices: int | None = 16) -> Question:
+def asked(settings: dict[str, Any], devices: int | None = 16) -> ImportedJob:
     given = {key: value for key, value in (USUAL | settings).items() if value is not None}
-    return question_from([Described(MEGATRON, given)], devices=devices, changed={})
+    return job_from([Described(MEGATRON, given)], devices=devices, changed={})
 
 
-def job(question: Question) -> Plan:
+def job(question: ImportedJob) -> Plan:
     assert question.gpt is not None
     return job_of(
         question.gpt,
         dict(question.plan),
-        load_stack(question.stack),
-        devices=question.devices,
-        batch=question.batch,
+        load_stack(question.question.stack),
+        devices=question.question.devices,
+        batch=question.question.batch,
     ).plan
 
 
@@ -242,10 +242,10 @@ def test_instances_of_the_optimizer_shard_over_what_the_other_axes_leave(
 def test_the_batch_of_a_schedule_is_its_last(schedule: str, batch: int) -> None:
     """core/num_microbatches_calculator.py; beside a batch, which A refuses, that one is taken."""
     question = asked({"step-batch-size-schedule": schedule})
-    assert question.batch == batch
+    assert question.question.batch == batch
     assert [each.name for each in question.changes] == ["--step-batch-size-schedule"]
     both = asked({"step-batch-size-schedule": schedule, "global-batch-size": 64})
-    assert both.batch == 64
+    assert both.question.batch == 64
     with pytest.raises(FrameworkError, match="--step-batch-size-schedule"):
         asked({"step-batch-size-schedule": "0:16 many"})
 
@@ -279,7 +279,7 @@ def test_an_argument_that_is_left_out_is_megatron_deepspeeds_default(
     question = asked(FORK | settings)
     assert question.refused == ()
     assert {key: question.plan.get(key) for key in expected} == expected
-    assert question.stack == "megatron-deepspeed"
+    assert question.question.stack == "megatron-deepspeed"
 
 
 @pytest.mark.parametrize(
@@ -300,7 +300,7 @@ def test_the_stage_is_that_of_deepspeeds_json_whatever_the_script_says(
     given = {**USUAL, **FORK, **halves, **arguments, "zero-stage": 3}
     script = Described(MEGATRON, {key: each for key, each in given.items() if each is not None})
     own = {f"{precision}.enabled": True, "zero_optimization.stage": stage}
-    question = question_from([script, Described(DEEPSPEED, own)], devices=16, changed={})
+    question = job_from([script, Described(DEEPSPEED, own)], devices=16, changed={})
     assert (question.plan["zero"], question.plan["gradients"]) == (zero, "bf16")
 
 
@@ -313,10 +313,10 @@ def test_deepspeed_counts_its_batch_over_the_ranks_that_the_scripts_axes_leave(
     script = Described(MEGATRON, USUAL | FORK | axes)
     sizes = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4}
     own = Described(DEEPSPEED, {"bf16.enabled": True, **sizes})
-    question = question_from([script, own], devices=16, changed={})
-    assert question.batch == 2 * 4 * ranks
+    question = job_from([script, own], devices=16, changed={})
+    assert question.question.batch == 2 * 4 * ranks
     whole = Described(DEEPSPEED, {"bf16.enabled": True, "train_batch_size": 16, **sizes})
-    assert question_from([script, whole], changed={}).devices == 2 * 16 // ranks
+    assert job_from([script, whole], changed={}).question.devices == 2 * 16 // ranks
 
 
 def test_a_json_of_deepspeeds_that_is_not_given_is_said() -> None:
@@ -366,7 +366,7 @@ def test_a_key_that_is_left_out_is_megatron_bridges_default(
     settings: dict[str, Any], expected: dict[str, Any]
 ) -> None:
     described = Described(BRIDGE, OF_BRIDGE | settings)
-    question = question_from([described], devices=16, changed={})
+    question = job_from([described], devices=16, changed={})
     assert question.refused == ()
     assert {key: question.plan.get(key) for key in expected} == expected
 
@@ -385,7 +385,7 @@ def test_a_yaml_of_bridges_that_leaves_sharding_to_its_recipe_is_said(
     """recipes/common.py has use_distributed_optimizer, which tutorials/recipes/llama/conf/
     llama32_1b_pretrain.yaml and such leave out (067f987)."""
     described = Described(BRIDGE, OF_BRIDGE | {"mixed_precision": "bf16_mixed"} | settings)
-    question = question_from([described], devices=16, changed={})
+    question = job_from([described], devices=16, changed={})
     names = [each.name for each in question.changes]
     assert names == ["ddp.use_distributed_optimizer"] * said
 
@@ -411,7 +411,7 @@ def test_fsdp_of_pytorch_within_nemo_is_refused_by_name(
     settings: dict[str, Any], refused: list[str]
 ) -> None:
     described = Described(NEMO, OF_BRIDGE | {"trainer.precision": "bf16"} | settings)
-    question = question_from([described], devices=16, changed={})
+    question = job_from([described], devices=16, changed={})
     assert [each.name for each in question.refused] == refused
     assert question.unknown == (
         ("model.fsdp_grad_reduce_dtype",) if refused == ["model.fsdp"] else ()

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from simgpt.frameworks.files import BRIDGE, NEMO, Described
-from simgpt.frameworks.importing import question_from
-from simgpt.frameworks.question import Question
+from simgpt.frameworks.imported_job import ImportedJob
+from simgpt.frameworks.importing import job_from
 from tests.messages import assert_names
 
 M = "mixed_precision."
@@ -26,9 +26,9 @@ def eight(form: str, recipe: str) -> dict[str, Any]:
     return {M + "fp8": form, M + "fp8_recipe": recipe}
 
 
-def asked(framework: str = BRIDGE, **settings: Any) -> Question:
+def asked(framework: str = BRIDGE, **settings: Any) -> ImportedJob:
     own = {"model.tensor_model_parallel_size": 2, "train.micro_batch_size": 1, **settings}
-    return question_from([Described(framework, own)], devices=64, model="llama-3.1-8b", changed={})
+    return job_from([Described(framework, own)], devices=64, model="llama-3.1-8b", changed={})
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from simgpt.frameworks.files import BRIDGE, DEEPSPEED, MEGATRON, NEMO, TORCHTITAN, Described
-from simgpt.frameworks.importing import question_from, reading_of
-from simgpt.frameworks.question import Question
+from simgpt.frameworks.imported_job import ImportedJob
+from simgpt.frameworks.importing import job_from, reading_of
 from topologies.errors import SimgptError
 from workload.plan_text import REST, plan_value
 from workload.recipes.table import FP8
@@ -65,9 +65,9 @@ FREE = (  # whose value is any name or text
 NONE = {"moe-expert-capacity-factor": "-3"}  # a number below 0 is Megatron-LM's for none
 
 
-def asked(framework: str, settings: Mapping[str, Any]) -> Question:
+def asked(framework: str, settings: Mapping[str, Any]) -> ImportedJob:
     described = [Described(framework, settings)]
-    return question_from(described, devices=DEVICES, changed={})
+    return job_from(described, devices=DEVICES, changed={})
 
 
 def names_of(base: str) -> list[str]:
@@ -98,7 +98,7 @@ def silent(base: str, name: str, value: str) -> str:
     return "" if question.refused else refused(question)
 
 
-def refused(question: Question) -> str:
+def refused(question: ImportedJob) -> str:
     """Why predict would refuse the plan that is printed, if it would."""
     try:
         for key, value in question.plan.items():

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from simgpt.frameworks.files import AXONN, DEEPSPEED, TORCHTITAN, Described
-from simgpt.frameworks.importing import question_from
-from simgpt.frameworks.question import Question
+from simgpt.frameworks.imported_job import ImportedJob
+from simgpt.frameworks.importing import job_from
 from simulator.stacks import load_stack
 from simulator.stacks.job import job_of
 from workload.plan import Plan
@@ -31,25 +31,25 @@ OLDER = {E + "pipeline_parallel_degree": 2}
 
 def titan(
     settings: dict[str, Any], model: tuple[str, str] = LLAMA, devices: int | None = 64
-) -> Question:
+) -> ImportedJob:
     own = {"model.name": model[0], "model.flavor": model[1], **settings}
-    return question_from([Described(TORCHTITAN, own)], devices=devices, changed={})
+    return job_from([Described(TORCHTITAN, own)], devices=devices, changed={})
 
 
-def deepspeed(settings: dict[str, Any], devices: int | None = 64) -> Question:
+def deepspeed(settings: dict[str, Any], devices: int | None = 64) -> ImportedJob:
     own = [Described(DEEPSPEED, settings)]
-    return question_from(own, devices=devices, model="llama-3.1-8b", changed={})
+    return job_from(own, devices=devices, model="llama-3.1-8b", changed={})
 
 
-def job(question: Question) -> Plan:
+def job(question: ImportedJob) -> Plan:
     assert question.gpt is not None
-    stack = load_stack(question.stack)
+    stack = load_stack(question.question.stack)
     return job_of(
         question.gpt,
         dict(question.plan),
         stack,
-        devices=question.devices,
-        batch=question.batch,
+        devices=question.question.devices,
+        batch=question.question.batch,
     ).plan
 
 
@@ -129,17 +129,17 @@ def test_sequences_of_torchtitans_ranks_are_shared_by_what_splits_no_batch(
     settings: dict[str, Any], micro_batch: int, batch: int
 ) -> None:
     question = titan(settings)
-    assert (question.plan["mbs"], question.batch) == (micro_batch, batch)
+    assert (question.plan["mbs"], question.question.batch) == (micro_batch, batch)
     assert [each.name for each in question.changes if "batch" in each.name] == []
 
 
 def test_devices_that_torchtitans_degrees_say_are_those_of_all_axes() -> None:
     """distributed/parallel_dims.py: copies x shards x context x tensor x pipeline."""
     degrees = {P + "data_parallel_shard_degree": 4, P + "data_parallel_replicate_degree": 2}
-    assert titan(degrees, devices=None).devices == 8
-    assert titan(degrees | CONTEXT | TWO | STAGES, devices=None).devices == 8 * 4 * 2 * 2
+    assert titan(degrees, devices=None).question.devices == 8
+    assert titan(degrees | CONTEXT | TWO | STAGES, devices=None).question.devices == 8 * 4 * 2 * 2
     question = titan(degrees | CONTEXT | {T + "local_batch_size": 2}, devices=None)
-    assert (question.devices, question.batch) == (32, 16)
+    assert (question.question.devices, question.question.batch) == (32, 16)
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_devices_that_torchtitans_degrees_say_are_those_of_all_axes() -> None:
 def test_torchtitans_layers_are_compiled_where_the_model_is(
     settings: dict[str, Any], stack: str
 ) -> None:
-    assert titan(settings).stack == stack
+    assert titan(settings).question.stack == stack
 
 
 @pytest.mark.parametrize(
@@ -182,8 +182,8 @@ def test_torchtitans_experts_are_not_split_by_tensor_parallelism(
 
 def test_without_a_length_torchtitans_sequences_have_2048_tokens() -> None:
     """J, Training: seq_len."""
-    assert titan({}).model_set == {"sequence": 2048}
-    assert titan({T + "seq_len": 4096}).model_set == {"sequence": 4096}
+    assert titan({}).question.model_set == {"sequence": 2048}
+    assert titan({T + "seq_len": 4096}).question.model_set == {"sequence": 4096}
 
 
 FULL, MICRO = "train_batch_size", "train_micro_batch_size_per_gpu"
@@ -206,7 +206,7 @@ def test_each_pair_of_deepspeeds_sizes_says_the_others(
     settings: dict[str, Any], micro_batch: int, steps: int, batch: int
 ) -> None:
     question = deepspeed(settings)
-    assert (question.refused, question.batch) == ((), batch)
+    assert (question.refused, question.question.batch) == ((), batch)
     plan = job(question)
     assert (plan.mbs, plan.batch) == (micro_batch, batch)
     assert plan.batch // (plan.dp * plan.mbs) == steps
@@ -286,8 +286,8 @@ def test_what_of_deepspeeds_update_is_not_carried_is_said(
 def test_degrees_that_axonns_grid_leaves_out_are_1_but_data_on_given_devices(
     grid: dict[str, Any], given: int | None, devices: int
 ) -> None:
-    question = question_from([Described(AXONN, grid)], devices=given, model="gpt-5b", changed={})
-    assert question.devices == devices
+    question = job_from([Described(AXONN, grid)], devices=given, model="gpt-5b", changed={})
+    assert question.question.devices == devices
     plan = job(question)
     assert (plan.tp, plan.y, plan.z, plan.pp) == (
         *(grid.get(f"G_intra_{axis}", 1) for axis in "rcd"),

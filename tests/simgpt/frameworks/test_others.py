@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from simgpt.frameworks.files import DEEPSPEED, MEGATRON, TORCHTITAN, Described
-from simgpt.frameworks.importing import imported, question_from
-from simgpt.frameworks.question import Question
+from simgpt.frameworks.imported_job import ImportedJob
+from simgpt.frameworks.importing import imported, job_from
 from simgpt.frameworks.reading import FrameworkError
 from tests.messages import assert_names, names
 
@@ -68,28 +68,26 @@ LAYERS = P + "pipeline_parallel_layers_per_stage"
 HIDES = P + "pipeline_parallel_expert_parallel_overlap"
 
 
-def titan(devices: int | None = 64, **settings: Any) -> Question:
+def titan(devices: int | None = 64, **settings: Any) -> ImportedJob:
     """The question of Llama 3.1 8B with settings of torchtitan, `__` for the dot."""
     own = {name.replace("__", "."): value for name, value in settings.items()}
     own |= {"model.name": "llama3", "model.flavor": "8B"}
-    return question_from([Described(TORCHTITAN, own)], devices=devices, changed={})
+    return job_from([Described(TORCHTITAN, own)], devices=devices, changed={})
 
 
-def deepspeed(devices: int | None = 64, **settings: Any) -> Question:
+def deepspeed(devices: int | None = 64, **settings: Any) -> ImportedJob:
     """The question of Llama 3.1 8B with settings of DeepSpeed."""
     own = {name.replace("__", "."): value for name, value in settings.items()}
-    return question_from(
-        [Described(DEEPSPEED, own)], devices=devices, model="llama-3.1-8b", changed={}
-    )
+    return job_from([Described(DEEPSPEED, own)], devices=devices, model="llama-3.1-8b", changed={})
 
 
 def test_torchtitan_shards_over_all_ranks_where_it_is_not_told() -> None:
     question = titan(training__local_batch_size=2)
-    assert question.plan_text == (
+    assert question.question.plan == (
         "dp=rest,mbs=2,zero=3,recompute=full:16,gradients=fp32"
     )  # half of 32 layers run again: selective_ac_option is 2
-    assert (question.batch, question.stack) == (128, "torchtitan-eager")
-    assert question.model_set == {"sequence": 2048}
+    assert (question.question.batch, question.question.stack) == (128, "torchtitan-eager")
+    assert question.question.model_set == {"sequence": 2048}
 
 
 @pytest.mark.parametrize(
@@ -153,14 +151,14 @@ def test_torchtitans_dualpipe_v_hides_no_all_to_alls_here_which_is_said() -> Non
     ):
         own = {**settings, P + "pipeline_parallel_schedule": word, **given}
         model = {"model.name": "qwen3", "model.flavor": "235B-A22B"}
-        question = question_from([Described(TORCHTITAN, own | model)], devices=64, changed={})
+        question = job_from([Described(TORCHTITAN, own | model)], devices=64, changed={})
         assert [each.name for each in question.changes if each.name == HIDES] == said
 
 
 def test_a_flavor_that_is_not_known_leaves_the_model_to_be_given() -> None:
     settings = {"model.flavor": "debugmodel", AC + "selective_ac_option": "4"}
-    question = question_from([Described(TORCHTITAN, settings)], devices=8, changed={})
-    assert (question.model, question.missing) == (None, ())
+    question = job_from([Described(TORCHTITAN, settings)], devices=8, changed={})
+    assert (question.question.model, question.missing) == ("", ())
     assert question.plan["recompute"] == "selective"
     assert [each.name for each in question.changes] == ["model.flavor", AC + "selective_ac_option"]
     assert question.command().startswith("simgpt predict MODEL -m MACHINE -n 8 ")
@@ -171,20 +169,18 @@ def test_degrees_of_experts_of_an_unknown_model_are_said_and_those_of_a_given_on
     degrees[P + "tensor_parallel_degree"] = 2
     settings = {"model.name": "deepseek_v3", "model.flavor": "debugmodel", **degrees}
     described = [Described(TORCHTITAN, settings)]
-    unknown = question_from(described, devices=64, changed={})
+    unknown = job_from(described, devices=64, changed={})
     assert "ep" not in unknown.plan
     said = {each.name: each.why for each in unknown.changes}
     assert_names(said[P + "expert_parallel_degree"], "experts")
     assert P + "expert_tensor_parallel_degree" not in said  # 1, and nothing is split
     wider = Described(TORCHTITAN, settings | {P + "expert_tensor_parallel_degree": 2})
-    others = {
-        each.name: each.why for each in question_from([wider], devices=64, changed={}).changes
-    }
+    others = {each.name: each.why for each in job_from([wider], devices=64, changed={}).changes}
     assert_names(others[P + "expert_tensor_parallel_degree"], "experts")
-    given = question_from(described, devices=64, model="qwen3-30b-a3b", changed={})
+    given = job_from(described, devices=64, model="qwen3-30b-a3b", changed={})
     assert (given.plan["ep"], given.plan["etp"]) == (8, 1)
     assert given.changes == ()
-    dense = question_from(described, devices=64, model="llama-3.1-8b", changed={})
+    dense = job_from(described, devices=64, model="llama-3.1-8b", changed={})
     assert "ep" not in dense.plan
 
 
@@ -194,7 +190,7 @@ def test_an_unknown_choice_of_what_runs_again_is_refused(word: str, model: str |
     name = AC + "selective_ac_option"
     settings = {"model.flavor": "debugmodel", AC + "mode": "selective", name: word}
     described = [Described(TORCHTITAN, settings)]
-    (refused,) = question_from(described, devices=64, model=model, changed={}).refused
+    (refused,) = job_from(described, devices=64, model=model, changed={}).refused
     assert str(refused) == f"{name} {word}"
     assert_names(refused.why, "op")
 
@@ -202,7 +198,7 @@ def test_an_unknown_choice_of_what_runs_again_is_refused(word: str, model: str |
 def test_torchtitan_says_how_many_devices_there_are() -> None:
     degrees = {"data_parallel_shard_degree": 8, "data_parallel_replicate_degree": 2}
     settings = {P + key: value for key, value in degrees.items()}
-    assert titan(None, **settings).devices == 16
+    assert titan(None, **settings).question.devices == 16
 
 
 def test_what_torchtitan_runs_otherwise_is_said() -> None:
@@ -220,7 +216,7 @@ def test_what_torchtitan_runs_otherwise_is_said() -> None:
         "optimizer.name",
         "parallelism.enable_async_tensor_parallel",
     ]
-    assert titan(model__name="llama3").model == "llama-3.1-8b"
+    assert titan(model__name="llama3").question.model == "llama-3.1-8b"
 
 
 def test_zero_of_deepspeeds_first_format_is_stage_1() -> None:
@@ -230,12 +226,12 @@ def test_zero_of_deepspeeds_first_format_is_stage_1() -> None:
 
 def test_any_two_of_deepspeeds_sizes_say_the_third() -> None:
     full = {"train_batch_size": 512, "train_micro_batch_size_per_gpu": 2}
-    assert deepspeed(None, **full, gradient_accumulation_steps=4).devices == 64
+    assert deepspeed(None, **full, gradient_accumulation_steps=4).question.devices == 64
     assert deepspeed(**full).plan["mbs"] == 2
     halves = deepspeed(train_batch_size=512, gradient_accumulation_steps=4)
     assert halves.plan["mbs"] == 2
     alone = deepspeed(train_micro_batch_size_per_gpu=2, train_batch_size="auto")
-    assert alone.batch == 128
+    assert alone.question.batch == 128
     with pytest.raises(FrameworkError, check=names("512", "6")):
         deepspeed(**full, gradient_accumulation_steps=3)
 
@@ -312,7 +308,7 @@ def test_deepspeeds_buckets_and_sub_groups_of_other_sizes_are_said_where_they_ma
     assert found == [[], ["reduce_bucket_size"], ["reduce_bucket_size", "sub_group_size"]]
     assert said(3, reduce_bucket_size=5e8, sub_group_size=1e9) == []
     assert said(2, reduce_bucket_size="auto") == ["reduce_bucket_size"]
-    assert deepspeed().stack == "deepspeed"
+    assert deepspeed().question.stack == "deepspeed"
 
 
 def test_deepspeeds_batch_that_other_ranks_share_is_refused() -> None:
@@ -337,10 +333,10 @@ def test_ranks_that_share_deepspeeds_batch_are_those_of_data_alone(
     own = Described(DEEPSPEED, sizes | {"gradient_accumulation_steps": 4})
     arguments = {"tensor-model-parallel-size": tensor, "fp16": True}
     script = Described(MEGATRON, arguments, 16)
-    question = question_from([script, own], model="llama-3.1-8b", changed={})
+    question = job_from([script, own], model="llama-3.1-8b", changed={})
     assert [each.name for each in question.refused] == refused
-    alone = question_from([Described(MEGATRON, arguments), own], model="gpt2", changed={})
-    assert alone.devices == 8 * tensor
+    alone = job_from([Described(MEGATRON, arguments), own], model="gpt2", changed={})
+    assert alone.question.devices == 8 * tensor
 
 
 STATES = {"offload_optimizer": {"device": "cpu"}}
@@ -414,11 +410,15 @@ def test_a_megatron_script_with_deepspeeds_json_is_megatron_deepspeed(tmp_path: 
         '{"zero_optimization": {"stage": 1}, "fp16": {"enabled": true}, "train_batch_size": 64}'
     )
     question = imported([tmp_path / "ds.json", tmp_path / "a.sh"])
-    assert (question.stack, question.devices, question.batch) == ("megatron-deepspeed", 16, 64)
+    assert (question.question.stack, question.question.devices, question.question.batch) == (
+        "megatron-deepspeed",
+        16,
+        64,
+    )
     assert (question.plan["zero"], question.plan["tp"]) == (1, 2)
     other = Described(TORCHTITAN, {})
     with pytest.raises(FrameworkError, check=names("megatron", "torchtitan")):
-        question_from([Described(MEGATRON, {}), other], changed={})
+        job_from([Described(MEGATRON, {}), other], changed={})
 
 
 def test_a_recipe_of_megatron_bridge_is_the_question_that_it_asks(tmp_path: Path) -> None:
@@ -426,8 +426,8 @@ def test_a_recipe_of_megatron_bridge_is_the_question_that_it_asks(tmp_path: Path
     path.write_text(RECIPE)
     question = imported([path], devices=64)
     assert question.frameworks == ("megatron-bridge",)
-    assert (question.model, question.batch) == ("llama-3.1-8b", 128)
-    assert question.plan_text == (
+    assert (question.question.model, question.question.batch) == ("llama-3.1-8b", 128)
+    assert question.question.plan == (
         "tp=2,dp=rest,mbs=1,zero=1,overlap=oar+dp,recompute=none,attention=flash,"
         "gradients=fp32,sp=true,recipe=fp8-tensorwise,fp8_params=true"
     )
@@ -444,7 +444,7 @@ def test_a_recipe_of_nemo_says_its_devices(tmp_path: Path) -> None:
     path = tmp_path / "nemo.yaml"
     path.write_text(NEMO)
     question = imported([path], changed={"vocab": 32000})
-    assert (question.frameworks, question.devices) == (("nemo",), 32)
-    assert question.model == "llama-2-7b"
+    assert (question.frameworks, question.question.devices) == (("nemo",), 32)
+    assert question.question.model == "llama-2-7b"
     assert (question.plan["zero"], question.plan["recompute"]) == (1, "selective")
     assert [each.name for each in question.changes] == ["model.optim.overlap_grad_sync"]

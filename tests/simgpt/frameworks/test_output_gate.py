@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from simgpt.frameworks.exporting import Asked, exported
 from simgpt.frameworks.files import BRIDGE, MEGATRON, TORCHTITAN
+from tests.simgpt.frameworks.asked import Asked, exported
 from tests.simgpt.frameworks.test_experts import USUAL, asked
 from tests.simgpt.frameworks.test_round_trips import assert_same, session, there_and_back
 from workload.errors import PlanCannotRunError

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from simgpt.frameworks.imported_job import ImportedJob
 from simgpt.frameworks.importing import imported
-from simgpt.frameworks.question import Question
 from simgpt.frameworks.reading import FrameworkError
 from tests.messages import names
 
@@ -39,7 +39,7 @@ enable = true
 """
 
 
-def asked(folder: Path, table: str, name: str, line: str, *, first: bool = True) -> Question:
+def asked(folder: Path, table: str, name: str, line: str, *, first: bool = True) -> ImportedJob:
     """The question of a table and of a script with this command."""
     (folder / name).write_text(table, encoding="utf-8")
     (folder / "run.sh").write_text(f"TP=4\n{line}\n", encoding="utf-8")
@@ -57,7 +57,7 @@ def test_overrides_of_hydra_stand_above_the_recipe(tmp_path: Path, *, first: boo
     question = asked(tmp_path, RECIPE, "recipe.yaml", line, first=first)
     assert question.gpt is not None
     assert (question.gpt.hidden, question.gpt.ffn) == (8192, 32768)  # 4 * the hidden size above
-    assert question.devices == 32
+    assert question.question.devices == 32
     plan = question.plan
     assert (plan["tp"], plan["zero"], plan["sp"]) == (4, 1, True)
 
@@ -68,7 +68,7 @@ def test_an_override_may_refer_to_the_recipe(tmp_path: Path) -> None:
         "'model.micro_batch_size=${trainer.num_nodes}' model.global_batch_size=$((64 * TP))"
     )
     question = asked(tmp_path, RECIPE.replace("num_nodes: 2", "num_nodes: 1"), "recipe.yaml", line)
-    assert (question.plan["mbs"], question.batch) == (1, 256)
+    assert (question.plan["mbs"], question.question.batch) == (1, 256)
 
 
 def test_flags_of_torchtitan_stand_above_its_file(tmp_path: Path) -> None:
@@ -77,9 +77,9 @@ def test_flags_of_torchtitan_stand_above_its_file(tmp_path: Path) -> None:
         "--training.local-batch-size 4 --parallelism.tensor_parallel_degree=$TP --compile.no-enable"
     )
     question = asked(tmp_path, TITAN, "a.toml", line)
-    assert question.devices == 16
+    assert question.question.devices == 16
     assert (question.plan["tp"], question.plan["mbs"]) == (4, 4)
-    assert question.stack == "torchtitan-eager"
+    assert question.question.stack == "torchtitan-eager"
 
 
 @pytest.mark.parametrize(

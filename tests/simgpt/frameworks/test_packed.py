@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from simgpt.frameworks.exporting import Asked, exported
 from simgpt.frameworks.files import MEGATRON
 from simgpt.frameworks.importing import imported
 from tests.messages import assert_names, names
+from tests.simgpt.frameworks.asked import Asked, exported
 from tests.simgpt.frameworks.test_experts import asked, changed
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT, find_model

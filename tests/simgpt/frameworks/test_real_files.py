@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from simgpt.frameworks.imported_job import ImportedJob
 from simgpt.frameworks.importing import imported
-from simgpt.frameworks.question import Question
 from simulator.stacks import load_stack
 from simulator.stacks.job import job_of
 from topologies.session import Session
@@ -33,7 +33,7 @@ def session() -> Iterator[None]:
         yield
 
 
-def question_of(case: dict[str, Any], folder: Path) -> Question:
+def question_of(case: dict[str, Any], folder: Path) -> ImportedJob:
     paths = [folder / name for name in case["files"]]
     for path in paths:
         path.write_text(case["files"][path.name], encoding="utf-8")
@@ -53,8 +53,8 @@ def test_a_public_script_is_the_step_that_its_framework_runs(name: str, tmp_path
     plan = dict(question.plan)
     assert plan.pop("dp", "rest") == "rest"
     assert plan == case["plan"]
-    assert question.batch == case.get("batch")
-    assert question.stack == case.get("stack", question.stack)
+    assert question.question.batch == case.get("batch")
+    assert question.question.stack == case.get("stack", question.question.stack)
     assert question.gpt is not None
     model = case.get("model", {})
     assert {field: question.gpt.value(field) for field in model} == model
@@ -62,9 +62,9 @@ def test_a_public_script_is_the_step_that_its_framework_runs(name: str, tmp_path
         job = job_of(
             question.gpt,
             dict(question.plan),
-            load_stack(question.stack),
-            devices=question.devices,
-            batch=question.batch,
+            load_stack(question.question.stack),
+            devices=question.question.devices,
+            batch=question.question.batch,
         ).plan
         assert job.dp == case["ranks"]
         assert job.batch // (job.dp * job.mbs) == case["steps"]

@@ -230,9 +230,9 @@ def test_a_folder_without_recipes_is_refused(tmp_path: Path) -> None:
 
 def test_a_recipe_is_imported_as_the_question_that_it_asks(flat: Path) -> None:
     question = imported([flat], recipe="moe_30b_pretrain_64gpu_gb200_fp8mx", model="qwen3-30b-a3b")
-    assert question.devices == 64
-    assert question.batch == 512
-    assert question.stack == "nemo+deepep+graphs=attn"
+    assert question.question.devices == 64
+    assert question.question.batch == 512
+    assert question.question.stack == "nemo+deepep+graphs=attn"
     assert question.plan["tp"] == 2
     assert question.plan["gradients"] == "bf16"
     assert "a2a" in str(question.plan["overlap"])
@@ -256,8 +256,8 @@ def test_the_preset_of_the_checkpoint_is_the_model_with_the_recipes_sequence(fla
     text = recipe.read_text()
     recipe.write_text(text.replace("    return", "    cfg.model.seq_length = 2048\n    return"))
     question = imported([flat], recipe="moe_30b_pretrain_64gpu_gb200_fp8mx")
-    assert question.model == "qwen3-30b-a3b"
-    assert question.model_set == {"sequence": 2048}
+    assert question.question.model == "qwen3-30b-a3b"
+    assert question.question.model_set == {"sequence": 2048}
 
 
 def test_what_the_recipe_leaves_open_stands_among_what_is_not_carried_over(flat: Path) -> None:

@@ -237,7 +237,7 @@ def test_a_recipe_of_nemo_is_imported_as_the_question_that_it_asks(nemo: Path) -
         model="mixtral-8x7b",
         changed={"layers": 14},
     )
-    assert (question.devices, question.batch) == (16, 512)
+    assert (question.question.devices, question.question.batch) == (16, 512)
     assert (question.plan["tp"], question.plan["pp"]) == (2, 4)
     assert str(question.plan["stage_layers"]) in ("3+4+4+3", "(3, 4, 4, 3)")
     assert question.plan["gradients"] == "bf16"

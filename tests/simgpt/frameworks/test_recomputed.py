@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from simgpt.frameworks.exporting import Asked, exported
 from simgpt.frameworks.files import BRIDGE, MEGATRON, TORCHTITAN, Described
-from simgpt.frameworks.importing import question_from
+from simgpt.frameworks.importing import job_from
 from simgpt.frameworks.reading import FrameworkError
 from simgpt.frameworks.rendering import rendered
 from tests.messages import assert_names, names
+from tests.simgpt.frameworks.asked import Asked, exported
 from tests.simgpt.frameworks.test_experts import USUAL, asked, changed
 from tests.simgpt.frameworks.test_round_trips import assert_same, session, there_and_back
 from workload.errors import PlanCannotRunError
@@ -127,7 +127,7 @@ def test_modules_are_read_where_nothing_says_which_layers_have_experts(
 ) -> None:
     settings = PARTIAL | {"num-layers": layers, "moe-layer-freq": freq}
     described = [Described(MEGATRON, settings)]
-    question = question_from(described, devices=64, model=model, changed={})
+    question = job_from(described, devices=64, model=model, changed={})
     assert question.plan["recompute"] == "layernorm+moe_act"
     known = bool(refused) and not (freq == "2" and layers is None)
     assert len(question.refused) == known
@@ -142,14 +142,14 @@ def test_an_irregular_list_of_a_recipe_is_refused() -> None:
     }
     settings |= {"model.moe_layer_freq": marks, "model.num_layers": 61}
     settings["model.num_moe_experts"] = settings.pop("model.num_experts")
-    (refused,) = question_from([Described(BRIDGE, settings)], devices=64, changed={}).refused
+    (refused,) = job_from([Described(BRIDGE, settings)], devices=64, changed={}).refused
     assert refused.name == "model.moe_layer_freq"
 
 
 def test_a_list_that_says_nothing_of_layers_is_refused_without_their_number_too() -> None:
     described = [Described(MEGATRON, PARTIAL | {"moe-layer-freq": "often"})]
     with pytest.raises(FrameworkError, check=names("moe-layer-freq")):
-        question_from(described, devices=64, changed={})
+        job_from(described, devices=64, changed={})
 
 
 def test_torchtitan_has_no_parts() -> None:

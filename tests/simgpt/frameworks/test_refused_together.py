@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from simgpt.frameworks.exporting import Asked, exported
 from simgpt.frameworks.files import BRIDGE, MEGATRON
 from tests.messages import assert_names
 from tests.simgpt.face import simgpt
+from tests.simgpt.frameworks.asked import Asked, exported
 from tests.simgpt.frameworks.test_experts import SPLIT, USUAL
 from tests.simgpt.frameworks.test_round_trips import session
 from workload.errors import PlanCannotRunError

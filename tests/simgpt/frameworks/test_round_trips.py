@@ -10,14 +10,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from simgpt.frameworks.exporting import Asked, exported, told
+from simgpt.frameworks.exporting import told
+from simgpt.frameworks.imported_job import ImportedJob, shape_of
 from simgpt.frameworks.importing import imported
-from simgpt.frameworks.question import Question, shape_of
 from simgpt.frameworks.rendering import rendered
 from simulator.stacks import load_stack
 from simulator.stacks.job import job_of
 from tests.messages import assert_names
 from tests.simgpt.face import simgpt
+from tests.simgpt.frameworks.asked import Asked, exported
 from topologies.session import Session
 from workload.descriptions.from_table import model_from_table
 from workload.gpt import GPT, find_model
@@ -37,7 +38,7 @@ def session() -> Iterator[None]:
         yield
 
 
-def there_and_back(asked: Asked, framework: str, folder: Path, **how: Any) -> Question:
+def there_and_back(asked: Asked, framework: str, folder: Path, **how: Any) -> ImportedJob:
     """The question that the exported text asks."""
     found = exported(asked, framework)
     path = folder / f"exported{SUFFIXES[framework]}"
@@ -45,9 +46,9 @@ def there_and_back(asked: Asked, framework: str, folder: Path, **how: Any) -> Qu
     return imported([path], devices=found.devices, **how)
 
 
-def assert_same(asked: Asked, question: Question, *without: str) -> None:
+def assert_same(asked: Asked, question: ImportedJob, *without: str) -> None:
     """Both are the same step: the same model, as a device has it, and the same plan."""
-    stack = load_stack(question.stack)
+    stack = load_stack(question.question.stack)
     one = job_of(asked.gpt, asked.plan, stack, devices=asked.devices, batch=asked.batch)
     assert question.gpt is not None
     two = job_of(
@@ -55,7 +56,7 @@ def assert_same(asked: Asked, question: Question, *without: str) -> None:
         dict(question.plan),
         stack,
         devices=one.plan.grid.ranks,
-        batch=question.batch,
+        batch=question.question.batch,
     )
     assert shape_of(one.gpt) == shape_of(two.gpt)
     keys = told(one.plan, one.gpt), told(two.plan, two.gpt)

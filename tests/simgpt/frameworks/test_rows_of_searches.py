@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 from simgpt.arguments.searched import searched_of
-from simgpt.frameworks.exporting import Asked, exported
 from simulator.search import SearchProblem
 from simulator.search.baselines import every_plan
 from simulator.search.neighbours import KINDS, neighbours
 from simulator.search.space import spaces_of
 from simulator.stacks import load_stack
 from tests.examples import one_in
+from tests.simgpt.frameworks.asked import Asked, exported
 from topologies.session import Session
 from workload.gpt import GPT, find_model
 from workload.plan import Plan

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simgpt.frameworks.exporting import Asked, exported
+from tests.simgpt.frameworks.asked import Asked, exported
 from workload.gpt import find_model
 
 

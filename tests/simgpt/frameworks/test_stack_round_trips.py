@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from simgpt.frameworks.exporting import Asked, exported, told
+from simgpt.frameworks.exporting import told
 from simgpt.frameworks.files import BRIDGE, MEGATRON, NEMO, Described
-from simgpt.frameworks.importing import imported, question_from
-from simgpt.frameworks.question import Instead, Question, shape_of
+from simgpt.frameworks.imported_job import ImportedJob, Instead, shape_of
+from simgpt.frameworks.importing import imported, job_from
 from simgpt.frameworks.rendering import rendered
 from simulator.predict import predict
 from simulator.stacks import load_stack, stack_names
@@ -20,6 +20,7 @@ from simulator.stacks.job import Job, job_of
 from tests.examples import one_in
 from tests.messages import assert_names
 from tests.simgpt.face import simgpt
+from tests.simgpt.frameworks.asked import Asked, exported
 from tests.simgpt.frameworks.test_round_trips import SUFFIXES, session
 from topologies.machine_files import load_machine
 from workload.descriptions.from_table import model_from_table
@@ -48,7 +49,7 @@ def model(fields: Mapping[str, Any]) -> GPT:
     return model_from_table(dict(fields), "the model", name="small")
 
 
-def asked_of(framework: str, settings: Mapping[str, Any], stack: str | None = None) -> Question:
+def asked_of(framework: str, settings: Mapping[str, Any], stack: str | None = None) -> ImportedJob:
     """The question of settings beside those of a small model."""
     own = {"num_layers": 8, "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 512}
     own |= {"seq_length": 64}
@@ -56,7 +57,7 @@ def asked_of(framework: str, settings: Mapping[str, Any], stack: str | None = No
     if framework == MEGATRON:
         named = {key.replace("_", "-"): value for key, value in own.items()} | {"bf16": True}
     described = [Described(framework, {**named, **settings})]
-    return question_from(described, devices=16, changed={}, instead=Instead(stack))
+    return job_from(described, devices=16, changed={}, instead=Instead(stack))
 
 
 def there_and_back(
@@ -76,7 +77,11 @@ def there_and_back(
     assert again.gpt is not None
     one = job_of(gpt, plan, load_stack(stack), devices=16, batch=64)
     two = job_of(
-        again.gpt, dict(again.plan), load_stack(again.stack), devices=16, batch=again.batch
+        again.gpt,
+        dict(again.plan),
+        load_stack(again.question.stack),
+        devices=16,
+        batch=again.question.batch,
     )
     return one, two
 
@@ -149,8 +154,14 @@ def test_plans_of_sharded_data_come_back_as_the_same_step(
     model = gpt.name if framework == "deepspeed" else None
     again = imported([path], devices=16, model=model, instead=given)
     one = job_of(gpt, plan, load_stack(stack), devices=16, batch=64)
-    two = job_of(gpt, dict(again.plan), load_stack(again.stack), devices=16, batch=again.batch)
-    assert (again.stack, again.batch) == (stack, 64)
+    two = job_of(
+        gpt,
+        dict(again.plan),
+        load_stack(again.question.stack),
+        devices=16,
+        batch=again.question.batch,
+    )
+    assert (again.question.stack, again.question.batch) == (stack, 64)
     assert told(two.plan, gpt) == told(one.plan, gpt)
 
 
@@ -188,7 +199,7 @@ def test_files_ask_for_a_stack_of_their_framework_and_release(
     framework: str, settings: dict[str, Any], stack: str
 ) -> None:
     question = asked_of(framework, settings)
-    assert question.stack == stack
+    assert question.question.stack == stack
     assert ("--stack" in question.stack_words) == (framework != MEGATRON)
 
 
@@ -212,11 +223,11 @@ def test_what_a_recipe_turns_off_picks_the_stack_that_has_it_off() -> None:
     """Unsaid, kernels are as NVIDIA's own runs have them."""
     own = {"model.num_moe_experts": 8, "model.moe_token_dispatcher_type": "alltoall"}
     own |= {"mixed_precision": "bf16_mixed"}
-    assert asked_of(BRIDGE, own).stack == "nemo"
+    assert asked_of(BRIDGE, own).question.stack == "nemo"
     permuted = asked_of(BRIDGE, own | {"model.moe_permute_fusion": False})
-    assert permuted.stack == "nemo+unfused-permutation"
+    assert permuted.question.stack == "nemo+unfused-permutation"
     once = own | {"model.moe_token_dispatcher_type": "flex"}
-    assert asked_of(BRIDGE, once).stack == "nemo+deepep"
+    assert asked_of(BRIDGE, once).question.stack == "nemo+deepep"
     dense = {"mixed_precision": "bf16_mixed", "model.cross_entropy_loss_fusion": False}
     (said,) = asked_of(BRIDGE, dense | {"ddp.use_distributed_optimizer": True}).changes
     assert said.name == "model.cross_entropy_loss_fusion"
@@ -246,9 +257,9 @@ def test_a_batch_of_the_users_stands_in_place_of_one_that_other_ranks_share() ->
     sizes = {"train_batch_size": 512, "train_micro_batch_size_per_gpu": 1}
     described = [Described("deepspeed", sizes | {"gradient_accumulation_steps": 4})]
     given: dict[str, Any] = {"devices": 64, "model": "llama-3.1-8b", "changed": {}}
-    assert question_from(described, **given).refused != ()
-    question = question_from(described, **given, instead=Instead(batch=256))
-    assert (question.refused, question.batch) == ((), 256)
+    assert job_from(described, **given).refused != ()
+    question = job_from(described, **given, instead=Instead(batch=256))
+    assert (question.refused, question.question.batch) == ((), 256)
     assert "512" in question.batch_words
 
 

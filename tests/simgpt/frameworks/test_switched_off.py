@@ -16,8 +16,8 @@ from simgpt.frameworks.files import (
     TORCHTITAN,
     Described,
 )
-from simgpt.frameworks.importing import imported, question_from
-from simgpt.frameworks.question import Question
+from simgpt.frameworks.imported_job import ImportedJob
+from simgpt.frameworks.importing import imported, job_from
 from simgpt.frameworks.reading import FrameworkError
 from tests.messages import names
 
@@ -25,7 +25,7 @@ MODEL = {"num_layers": 4, "hidden_size": 64, "num_attention_heads": 4, "vocab_si
 Z, TITAN = "zero_optimization.", {"model.name": "llama3", "model.flavor": "8B"}
 
 
-def asked(framework: str, settings: Mapping[str, Any]) -> Question:
+def asked(framework: str, settings: Mapping[str, Any]) -> ImportedJob:
     """The question of settings beside those of a small model, or of Llama 3.1 8B."""
     model = {f"model.{key}": value for key, value in {**MODEL, "seq_length": 64}.items()}
     beside: dict[str, Any] = {
@@ -40,7 +40,7 @@ def asked(framework: str, settings: Mapping[str, Any]) -> Question:
     if framework == MEGATRON:
         own = own | {"seq-length": 64}
     described = Described(framework, {**own, **settings})
-    return question_from([described], devices=16, model=given, changed={})
+    return job_from([described], devices=16, model=given, changed={})
 
 
 OFF: list[tuple[str, str, object, dict[str, Any]]] = [

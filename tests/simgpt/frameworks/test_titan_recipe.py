@@ -114,9 +114,9 @@ def test_a_configuration_is_a_plan(
 ) -> None:
     """On 16 devices: of `piped` 8 ranks of data with 8 micro-batches of 4 sequences."""
     question = imported([checkout], recipe=name, devices=16)
-    assert (question.model, question.batch) == (model, batch)
+    assert (question.question.model, question.question.batch) == (model, batch)
     assert {key: question.plan.get(key) for key in plan} == plan
-    assert question.stack == ("torchtitan-eager" if name == "piped" else "torchtitan")
+    assert question.question.stack == ("torchtitan-eager" if name == "piped" else "torchtitan")
     assert question.changes == ()
 
 
@@ -132,7 +132,7 @@ def test_a_models_family_is_its_folder_or_what_its_configuration_is_named_after(
     path = tmp_path / folder / "config_registry.py"
     path.parent.mkdir()
     path.write_text(REGISTRY.replace('"8B"', '"32B"').replace("def base()", f"def {name}()"))
-    assert imported([path], recipe=name, devices=16).model == "qwen3-32b"
+    assert imported([path], recipe=name, devices=16).question.model == "qwen3-32b"
 
 
 def test_what_the_text_does_not_determine_is_listed(checkout: Path) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from simgpt.frameworks.files import TORCHTITAN, Described
-from simgpt.frameworks.importing import question_from, table_of
-from simgpt.frameworks.question import Question
+from simgpt.frameworks.imported_job import ImportedJob
+from simgpt.frameworks.importing import job_from, table_of
 from workload.gpt import find_model
 
 MODEL = {"model.name": "llama3", "model.flavor": "8B"}
@@ -24,10 +24,10 @@ OLDER: dict[str, Any] = {
 }
 
 
-def titan(devices: int = 64, **settings: Any) -> Question:
+def titan(devices: int = 64, **settings: Any) -> ImportedJob:
     """The question of settings, `__` for the dot."""
     own = {name.replace("__", "."): value for name, value in settings.items()}
-    return question_from([Described(TORCHTITAN, {**MODEL, **own})], devices=devices, changed={})
+    return job_from([Described(TORCHTITAN, {**MODEL, **own})], devices=devices, changed={})
 
 
 def test_the_older_layout_is_the_same_plan() -> None:
@@ -36,7 +36,7 @@ def test_the_older_layout_is_the_same_plan() -> None:
     plan = question.plan
     assert (plan["tp"], plan["pp"], plan["vpp"], plan["mbs"]) == (4, 2, 2, 1)
     assert (plan["zero"], plan["reshard"], plan["precision"]) == (3, False, "fp8")
-    assert (question.batch, question.stack) == (64, "torchtitan")
+    assert (question.question.batch, question.question.stack) == (64, "torchtitan")
     assert not plan.get("ends_as_layers", False)
     assert question.changes == ()
 
@@ -62,7 +62,7 @@ def test_a_section_that_is_not_known_never_counts_as_without_effect(name: str) -
 def test_every_flavour_stands_for_a_preset(flavour: str, preset: str) -> None:
     name, _, word = flavour.partition(".")
     assert find_model(preset).name == preset
-    assert titan(model__name=name, model__flavor=word).model == preset
+    assert titan(model__name=name, model__flavor=word).question.model == preset
 
 
 def test_ranks_of_experts_of_llama_4_are_read() -> None:
@@ -74,7 +74,7 @@ def test_ranks_of_experts_of_llama_4_are_read() -> None:
         parallelism__expert_parallel_degree=8,
     )
     assert (question.plan["ep"], question.plan["etp"]) == (8, 1)
-    assert question.model == "llama-4-scout"
+    assert question.question.model == "llama-4-scout"
 
 
 @pytest.mark.parametrize(

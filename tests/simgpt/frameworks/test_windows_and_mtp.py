@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from simgpt.frameworks.exporting import Asked, exported
 from simgpt.frameworks.files import BRIDGE, MEGATRON
 from tests.messages import assert_names
+from tests.simgpt.frameworks.asked import Asked, exported
 from tests.simgpt.frameworks.test_experts import USUAL, asked, changed
 from tests.simgpt.frameworks.test_round_trips import assert_same, session, there_and_back
 from workload.gpt import GPT, find_model

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from simgpt.frameworks.imported_job import Instead
 from simgpt.frameworks.logs.blocks import KINDS, VOCABULARY, blocks_of
+from simgpt.frameworks.logs.logged_job import NoArgumentsError, job_of_log
 from simgpt.frameworks.logs.python_repr import value_of
-from simgpt.frameworks.logs.question import NoArgumentsError, question_of_log
-from simgpt.frameworks.question import Instead
 from simgpt.frameworks.reading import FrameworkError
 from tests.messages import assert_names, names
 from tests.simgpt.face import simgpt
@@ -36,9 +36,13 @@ ASKED = {
 @pytest.mark.parametrize("name", ASKED)
 def test_the_arguments_of_a_log_are_its_question(name: str) -> None:
     stack, batch, plan = ASKED[name]
-    found = question_of_log(LOGS / name)
-    assert (found.model, found.devices, found.batch) == ("llama-3.1-8b", 64, batch)
-    assert found.stack == stack
+    found = job_of_log(LOGS / name)
+    assert (found.question.model, found.question.devices, found.question.batch) == (
+        "llama-3.1-8b",
+        64,
+        batch,
+    )
+    assert found.question.stack == stack
     assert {key: found.plan.get(key) for key in plan} == plan
     assert not found.refused
     assert {each.name for each in found.changes} <= set(found.unknown)
@@ -55,20 +59,24 @@ def test_every_kind_of_block_has_a_sample() -> None:
 
 
 def test_a_configuration_of_olmo_is_its_question_on_devices_that_are_given() -> None:
-    found = question_of_log(LOGS / "olmo.log", devices=64)
+    found = job_of_log(LOGS / "olmo.log", devices=64)
     assert found.gpt is not None
     assert (found.gpt.ffn, found.gpt.vocab, found.gpt.norm) == (11008, 50304, "layernorm")
-    assert (found.batch, found.stack, found.devices) == (256, "fsdp-eager", 64)
+    assert (found.question.batch, found.question.stack, found.question.devices) == (
+        256,
+        "fsdp-eager",
+        64,
+    )
     told = {"zero": 3, "recompute": "full", "gradients": "bf16", "mbs": 1}
     assert {key: found.plan[key] for key in told} == told
     with pytest.raises(FrameworkError, check=names("-n")):
-        question_of_log(LOGS / "olmo.log")
+        job_of_log(LOGS / "olmo.log")
 
 
 def test_devices_that_are_given_come_before_those_of_the_log() -> None:
     """One sequence for each of 128 ranks, though the log tells of 64."""
-    found = question_of_log(LOGS / "torchtitan.log", devices=128)
-    assert (found.devices, found.batch) == (128, 128)
+    found = job_of_log(LOGS / "torchtitan.log", devices=128)
+    assert (found.question.devices, found.question.batch) == (128, 128)
 
 
 def changed(name: str, tmp_path: Path, before: str, after: str) -> Path:
@@ -84,7 +92,7 @@ def test_a_job_of_olmo_with_ddp_shards_nothing(tmp_path: Path) -> None:
     """Where FSDP is not used, its settings stand in the log all the same."""
     told = "distributed_strategy='ddp'"
     path = changed("olmo.log", tmp_path, "distributed_strategy='fsdp'", told)
-    assert question_of_log(path, devices=64).plan["zero"] == 0
+    assert job_of_log(path, devices=64).plan["zero"] == 0
 
 
 def test_a_job_of_nanotron_with_context_parallelism_has_as_many_times_the_devices(
@@ -93,8 +101,8 @@ def test_a_job_of_nanotron_with_context_parallelism_has_as_many_times_the_device
     """Under a stack of the user's, since the one named nanotron has no context axis."""
     told = "context_parallel_size=4"
     path = changed("nanotron.log", tmp_path, "context_parallel_size=1", told)
-    found = question_of_log(path, instead=Instead("megatron-core"))
-    assert (found.plan["cp"], found.batch, found.devices) == (4, 256, 4 * 64)
+    found = job_of_log(path, instead=Instead("megatron-core"))
+    assert (found.plan["cp"], found.question.batch, found.question.devices) == (4, 256, 4 * 64)
 
 
 @pytest.mark.parametrize("name", ["megatron.log", "torchtitan.log", "nanotron.log"])
@@ -124,10 +132,10 @@ def test_the_last_of_several_blocks_counts(tmp_path: Path) -> None:
     )
     path = tmp_path / "train.log"
     path.write_text(text + again, encoding="utf-8")
-    assert question_of_log(path).batch == 512
+    assert job_of_log(path).question.batch == 512
     cut = again[: again.index("global_batch_size") + 80]
     path.write_text(text + cut, encoding="utf-8")
-    assert question_of_log(path).batch == 256
+    assert job_of_log(path).question.batch == 256
 
 
 def test_blocks_of_ranks_that_take_turns_are_one_ranks(tmp_path: Path) -> None:
@@ -135,7 +143,7 @@ def test_blocks_of_ranks_that_take_turns_are_one_ranks(tmp_path: Path) -> None:
     turns = [each for line in lines for each in (line, line.replace("0: ", "1: ", 1))]
     path = tmp_path / "train.log"
     path.write_text("\n".join(turns), encoding="utf-8")
-    assert question_of_log(path).batch == 256
+    assert job_of_log(path).question.batch == 256
 
 
 @pytest.mark.parametrize(
@@ -152,13 +160,13 @@ def test_what_a_log_does_not_say_is_asked_for(text: str, named: list[str], tmp_p
     path = tmp_path / "train.log"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(FrameworkError, check=names(*named)):
-        question_of_log(path)
+        job_of_log(path)
 
 
 def test_a_log_without_arguments_asks_for_model_and_plan() -> None:
     log = Path(__file__).parents[2] / "validation/jobs/samples/maxtext.log"
     with pytest.raises(NoArgumentsError, check=names("MODEL", "--plan")):
-        question_of_log(log)
+        job_of_log(log)
     said = simgpt("compare", str(log), *MACHINE)
     assert said.status == 2
     assert "MODEL" in said.sentence

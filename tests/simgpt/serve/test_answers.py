@@ -13,8 +13,9 @@ import pytest
 
 from simgpt.commands.serve import changes
 from simgpt.commands.serve.answers import answered
-from simgpt.commands.serve.asked import MOST_CHARACTERS, asked_of
+from simgpt.commands.serve.asked import MOST_CHARACTERS, asked_of, step_asked, with_plan
 from simgpt.commands.serve.changes import Choice, best_neighbours, neighbours, remedies
+from simgpt.question import words_of
 from simgpt.tables import gib, percent
 from tests.examples import one_in
 from tests.messages import assert_names
@@ -139,8 +140,11 @@ def test_an_error_is_the_command_lines_at_the_field_that_it_is_about(
     answer = answered("predict", question)
     assert answer["fields"][:2] == fields
     if not any(value.startswith("-") for value in change.values()):
-        words = shlex.split(asked_of(question).command)[1:]
-        assert simgpt(*words).sentence == f"simgpt: {answer['error']}"
+        told: dict[str, Any] = {**question}
+        if "sequence" in told:
+            told["model_set"] = {"sequence": told.pop("sequence")}
+        said = simgpt("predict", *words_of(told)).sentence
+        assert_names(said, answer["error"].removeprefix(f"{fields[0]}: "))
 
 
 @pytest.mark.parametrize(
@@ -188,9 +192,9 @@ def test_a_changed_plan_keeps_the_devices_where_their_number_is_given(
 ) -> None:
     """Of 8 devices 2 * 4 becomes 4 * 2; without their number the plan says how many there are."""
     asked = asked_of({**TINY, "devices": devices, "plan": "tp=2,dp=4", "batch": "16"})
-    changed = asked.changed({"tp": 4})
+    changed = with_plan(asked, {"tp": 4})
     assert changed.plan == f"tp=4,dp={data}"
-    plan = changed.question().predicted().plan
+    plan = step_asked(changed).predicted().plan
     assert (plan.tp, plan.dp) == ((4, 2) if devices else (4, 4))
 
 
@@ -229,11 +233,11 @@ def test_a_plan_that_does_not_fit_is_made_to_fit_by_the_first_change_that_does()
     assert answered("predict", question)["prediction"]["memory"]["verdict"] != "fits"
     found = answered("fit", question)
     (choice,) = found["choices"]
-    before = asked_of(question).question().predicted()
+    before = step_asked(asked_of(question)).predicted()
     mildest = next(
         change
         for change in remedies(before.plan)
-        if asked_of(question).changed(change).question().predicted().memory.is_sure
+        if step_asked(with_plan(asked_of(question), change)).predicted().memory.is_sure
     )
     assert choice["change"] == {key: str(value).lower() for key, value in mildest.items()}
     for key, value in choice["change"].items():
@@ -308,9 +312,7 @@ def test_neighbours_that_fit_worse_are_left_out_and_a_gain_is_in_tokens(
         )
 
     asked, before = asked_of(TINY), prediction(100.0, True, 1.0)
-    monkeypatch.setattr(
-        type(asked), "question", lambda _: SimpleNamespace(predicted=lambda: before)
-    )
+    monkeypatch.setattr(changes, "step_asked", lambda _: SimpleNamespace(predicted=lambda: before))
     tried = [(300.0, False, 1.0), (90.0, True, 1.0), (150.0, True, 2.0)]
     each = [Choice(asked, {"tp": 2}, prediction(*words)) for words in tried]
     monkeypatch.setattr(changes, "_tried", lambda *_: (each, ""))

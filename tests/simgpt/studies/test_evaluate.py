@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from simgpt.studies import best_plan as best
 from simgpt.studies.errors import WorkersError
 from simgpt.studies.evaluate import Row, rows_of
 from simgpt.studies.inputs import inputs_of
+from simulator import search
 from simulator.predict import Prediction, predict
 from simulator.search import best_plan
 from simulator.stacks import EXECUTOR, Stack
@@ -137,7 +137,7 @@ def test_the_best_plan_is_asked_for_at_one_place(monkeypatch: pytest.MonkeyPatch
         assert (dict(fixed), placement.ranks) == ({"tp": 2}, devices)
         return predict(gpt, parse_plan("tp=2,z=8", devices=devices, batch=batch), machine)
 
-    monkeypatch.setattr(best, "best_plan", answer)
+    monkeypatch.setattr(search, "best_plan", answer)
     found = row(plan="best", set={"tp": 2, "device.launch": "1 ms"})
     assert (found["reason"], shape(found, "tp", "z")) == ("", (2, 8))
 
@@ -175,7 +175,7 @@ def raised_by(error: Exception, monkeypatch: pytest.MonkeyPatch) -> Row:
     def fails(*_: object, **__: object) -> Prediction:
         raise error
 
-    monkeypatch.setattr("simgpt.studies.evaluate.predict", fails)
+    monkeypatch.setattr("simulator.predict.predict", fails)
     return row(plan="dp=rest")
 
 
@@ -219,7 +219,7 @@ def test_the_best_plan_is_looked_for_where_the_ranks_are_placed(
         found.append(placement)
         return predict(words[0], parse_plan("z=16", batch=16), words[1], placement=placement)
 
-    monkeypatch.setattr(best, "best_plan", answer)
+    monkeypatch.setattr(search, "best_plan", answer)
     rows = [row(plan="best", placement="contiguous"), row(plan="best")]
     assert [each["status"] for each in rows] == ["ok", "ok"]
     first, given = ({*each.node.tolist()} for each in found)

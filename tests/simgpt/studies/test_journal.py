@@ -18,7 +18,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simgpt.studies.errors import ResultsError, StudyError
+from simgpt.question_rows import QuestionError
+from simgpt.studies.errors import ResultsError
 from simgpt.studies.inputs import Inputs, inputs_of
 from simgpt.studies.journal import RESULTS, STUDY, Journal, rows_in
 from simgpt.studies.rows import line_of
@@ -267,7 +268,7 @@ def test_a_changed_study_is_refused_by_name(
     asked, inputs, whole = world()
     swept(tmp_path, asked, inputs)
     other = study(GRID, **change)
-    with pytest.raises(StudyError, check=names(str(tmp_path), "-o", *named)):
+    with pytest.raises(QuestionError, check=names(str(tmp_path), "-o", *named)):
         Journal(tmp_path, other, inputs_of(other))
     assert (tmp_path / RESULTS).read_bytes() == whole
 
@@ -278,7 +279,7 @@ def test_a_machine_file_that_changed_meanwhile_is_refused(tmp_path: Path) -> Non
     changed = Inputs(
         inputs.models, inputs.machines, inputs.stacks, (("machine host", "another"),), inputs.code
     )
-    with pytest.raises(StudyError, check=names("machine host")):
+    with pytest.raises(QuestionError, check=names("machine host")):
         Journal(tmp_path, asked, changed)
 
 
@@ -286,7 +287,7 @@ def test_results_of_another_version_are_refused(tmp_path: Path) -> None:
     asked, inputs, _ = world()
     swept_nothing(tmp_path, asked, inputs)
     changed = Inputs(inputs.models, inputs.machines, inputs.stacks, inputs.digests, "another")
-    with pytest.raises(StudyError, check=names("version")):
+    with pytest.raises(QuestionError, check=names("version")):
         Journal(tmp_path, asked, changed)
 
 
@@ -295,7 +296,7 @@ def test_a_broken_study_json_is_refused_and_nothing_is_lost(content: str, tmp_pa
     asked, inputs, whole = world()
     swept(tmp_path, asked, inputs)
     (tmp_path / STUDY).write_text(content, encoding="utf-8")
-    with pytest.raises(StudyError, check=names(STUDY)):
+    with pytest.raises(QuestionError, check=names(STUDY)):
         Journal(tmp_path, asked, inputs)
     assert (tmp_path / RESULTS).read_bytes() == whole
 
@@ -303,7 +304,7 @@ def test_a_broken_study_json_is_refused_and_nothing_is_lost(content: str, tmp_pa
 def test_a_folder_with_somebody_else_s_results_is_left_alone(tmp_path: Path) -> None:
     asked, inputs, _ = world()
     (tmp_path / RESULTS).write_text("my own\n", encoding="utf-8")
-    with pytest.raises(StudyError, check=names(RESULTS, STUDY)):
+    with pytest.raises(QuestionError, check=names(RESULTS, STUDY)):
         Journal(tmp_path, asked, inputs)
     assert (tmp_path / RESULTS).read_text(encoding="utf-8") == "my own\n"
 
@@ -320,7 +321,7 @@ def test_two_sweeps_do_not_write_into_one_folder(tmp_path: Path) -> None:
     asked, inputs, _ = world()
     with (
         Journal(tmp_path, asked, inputs),
-        pytest.raises(StudyError, check=names(str(tmp_path))),
+        pytest.raises(QuestionError, check=names(str(tmp_path))),
     ):
         Journal(tmp_path, asked, inputs)
     with Journal(tmp_path, asked, inputs) as journal:
@@ -338,7 +339,7 @@ def sealed(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_folder_that_cannot_be_written(sealed: Path) -> None:
     asked, inputs, _ = world()
-    with pytest.raises(StudyError, check=names(os.strerror(errno.EACCES))):
+    with pytest.raises(QuestionError, check=names(os.strerror(errno.EACCES))):
         Journal(sealed, asked, inputs)
 
 
@@ -382,7 +383,7 @@ def test_a_study_json_that_cannot_be_written(tmp_path: Path) -> None:
 def test_a_file_in_place_of_the_folder(tmp_path: Path) -> None:
     asked, inputs, _ = world()
     (tmp_path / "file").touch()
-    with pytest.raises(StudyError, check=names(str(tmp_path / "file"))):
+    with pytest.raises(QuestionError, check=names(str(tmp_path / "file"))):
         Journal(tmp_path / "file", asked, inputs)
 
 

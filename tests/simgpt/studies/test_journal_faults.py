@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from simgpt.studies import evaluate
 from simgpt.studies.errors import WorkersError
 from simgpt.studies.inputs import inputs_of
 from simgpt.studies.journal import RESULTS, STUDY
@@ -77,7 +76,7 @@ def test_a_sweep_that_runs_out_of_memory_ends_and_makes_no_row_of_it(
         return predict(*given, **more)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patched:
-        patched.setattr(evaluate, "predict", third_is_too_large)
+        patched.setattr("simulator.predict.predict", third_is_too_large)
         with pytest.raises(WorkersError):
             swept(tmp_path / "cut")
     kept = (tmp_path / "cut" / RESULTS).read_bytes()

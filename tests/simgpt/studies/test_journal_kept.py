@@ -13,8 +13,9 @@ from typing import Any, NoReturn
 
 import pytest
 
+from simgpt.question_rows import QuestionError
 from simgpt.studies import rows, workers
-from simgpt.studies.errors import ResultsError, StudyError
+from simgpt.studies.errors import ResultsError
 from simgpt.studies.evaluate import Batch, Row, rows_of
 from simgpt.studies.inputs import Inputs, inputs_of
 from simgpt.studies.journal import KEPT, RESULTS, STUDY, Journal
@@ -236,7 +237,7 @@ def test_what_is_no_file_is_neither_waited_for_nor_read_without_end(
         os.mkfifo(tmp_path / name)
     else:
         (tmp_path / name).symlink_to("/dev/zero")
-    with pytest.raises(StudyError, check=names(name)):
+    with pytest.raises(QuestionError, check=names(name)):
         Journal(tmp_path, asked, inputs)
 
 
@@ -245,7 +246,7 @@ def test_a_study_json_without_end_is_refused(content: str, tmp_path: Path) -> No
     asked, inputs, lines = world()
     left_with(tmp_path, list(lines))
     (tmp_path / STUDY).write_text(content, encoding="utf-8")
-    with pytest.raises(StudyError, check=names(STUDY)):
+    with pytest.raises(QuestionError, check=names(STUDY)):
         Journal(tmp_path, asked, inputs)
 
 
@@ -254,7 +255,7 @@ def test_a_study_json_with_lists_for_tables_is_refused(tmp_path: Path) -> None:
     left_with(tmp_path, list(lines))
     record = json.loads((tmp_path / STUDY).read_text(encoding="utf-8"))
     (tmp_path / STUDY).write_text(json.dumps({**record, "base": [1]}), encoding="utf-8")
-    with pytest.raises(StudyError, check=names("base")):
+    with pytest.raises(QuestionError, check=names("base")):
         Journal(tmp_path, asked, inputs)
 
 

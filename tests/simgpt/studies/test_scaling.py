@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from simgpt.studies.errors import StudyError
+from simgpt.question_rows import QuestionError
 from simgpt.studies.inputs import inputs_of
 from simgpt.studies.journal import RESULTS, rows_in
 from simgpt.studies.scaling import with_efficiency, with_published
@@ -130,7 +130,7 @@ def test_efficiency_is_the_same_after_an_interruption(kept: int, tmp_path: Path)
     ],
 )
 def test_a_scaling_that_nobody_can_mean(scaling: dict[str, Any], named: list[str]) -> None:
-    with pytest.raises(StudyError, check=names(*named)):
+    with pytest.raises(QuestionError, check=names(*named)):
         study(BASE, scaling=scaling)
 
 
@@ -154,9 +154,9 @@ def test_published_steps_stand_beside_the_rungs_that_have_one(tmp_path: Path) ->
 
 def test_weak_scaling_without_a_batch_or_with_swept_devices_is_refused() -> None:
     bare = {key: value for key, value in BASE.items() if key != "batch"}
-    with pytest.raises(StudyError, check=names("batch")):
+    with pytest.raises(QuestionError, check=names("batch")):
         study(bare, scaling={"kind": "weak", "devices": [4, 8]})
-    with pytest.raises(StudyError, check=names("devices")):
+    with pytest.raises(QuestionError, check=names("devices")):
         study(BASE, scaling={"kind": "strong", "devices": [4]}, sweep={"devices": [4, 8]})
 
 

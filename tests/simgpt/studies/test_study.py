@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from simgpt.studies.errors import StudyError
+from simgpt.question import MACHINE_TABLES, MODEL_KEYS, PLAIN, PLAN_KEYS, canonical, value
+from simgpt.question_rows import QuestionError
 from simgpt.studies.inputs import inputs_of
 from simgpt.studies.study import MOST_POINTS, read_study, study_of
-from simgpt.studies.study_keys import MODEL, PLAIN, PLAN, TABLES, canonical, plan_of, value
 from tests.messages import names
 from tests.simgpt.studies.worlds import GRID, SMALL, study
 from topologies.errors import SimgptError
@@ -25,7 +25,7 @@ overlap = ["dp", "oag"]
 
 
 def test_no_short_name_means_two_things() -> None:
-    names = [*PLAIN, *PLAN, *MODEL, *TABLES]
+    names = [*PLAIN, *PLAN_KEYS, *MODEL_KEYS, *MACHINE_TABLES]
     assert len(set(names)) == len(names)
 
 
@@ -52,7 +52,7 @@ def test_a_key_has_one_full_name(short: str, whole: str) -> None:
 
 @pytest.mark.parametrize("key", ["machine.devcie.launch", "machine.layers"])
 def test_a_key_of_no_table_of_a_machine_is_refused(key: str) -> None:
-    with pytest.raises(StudyError, check=names(f"'{key}'")):
+    with pytest.raises(QuestionError, check=names(f"'{key}'")):
         canonical(key)
 
 
@@ -151,13 +151,13 @@ def test_a_value_that_some_plans_take_is_for_each_point_to_tell(key: str, given:
 
 @pytest.mark.parametrize("key", ["model", "machine"])
 def test_every_point_has_a_model_and_a_machine(key: str) -> None:
-    with pytest.raises(StudyError, check=names(key)):
+    with pytest.raises(QuestionError, check=names(key)):
         study({k: v for k, v in SMALL.items() if k != key})
 
 
 @pytest.mark.parametrize("key", ["devices", "batch"])
 def test_the_best_plan_is_that_of_so_many_devices_and_a_batch(key: str) -> None:
-    with pytest.raises(StudyError, check=names("plan", "devices", "batch")):
+    with pytest.raises(QuestionError, check=names("plan", "devices", "batch")):
         study({k: v for k, v in SMALL.items() if k != key}, plan="best")
 
 
@@ -180,8 +180,9 @@ def test_listed_points_come_with_every_combination() -> None:
 
 
 def test_a_single_key_stands_over_the_plan_s_text() -> None:
-    point = next(study(SMALL, plan="tp=2,dp=rest", set={"tp": 1}).points())
-    assert plan_of(point) == {"tp": 1, "dp": "rest"}
+    asked = study(SMALL, plan="tp=2,dp=rest", set={"tp": 1})
+    (question,) = map(asked.question_of, asked.points())
+    assert question.plan == "tp=1,dp=rest"
 
 
 def test_keys_in_another_order_make_the_same_points() -> None:

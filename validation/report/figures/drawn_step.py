@@ -19,23 +19,15 @@ from simulator.engine.ticks import to_seconds
 from simulator.explain.bottleneck_link import limiting_link
 from simulator.predict import Prediction, predict
 from simulator.ranks.fabric import MachineFabric
-from simulator.stacks import Stack, load_stack
-from simulator.stacks.job import job_of
 from topologies.collectives.link_loads import LinkLoads, RingTraffic, link_loads
 from topologies.machine import Machine
-from topologies.machine_files import load_machine, with_settings
-from topologies.placement import Placement, with_room
-from topologies.placement_names import parse_placement
+from topologies.placement import Placement
 from topologies.records import record
 from topologies.routing.locality import locality
 from validation.report.answer_files import ReportError
-from validation.report.provenance import Asked, check_file
+from validation.report.asking import StepOf
 from validation.report.read_prediction import Answer
-from workload.descriptions.from_table import with_fields
-from workload.descriptions.read import described_model
-from workload.expert_loads.histogram_file import read_routed
 from workload.expert_loads.rank_sizes import fullest
-from workload.gpt import GPT
 from workload.kinds import RING_SHIFT
 from workload.lowering import lower
 from workload.op import COMPUTE, PAIRS, Op
@@ -198,17 +190,13 @@ def _issued(track: Track) -> list[float]:
     return at_s
 
 
-def staged(answer: Answer) -> Scene:
+def staged(answer: Answer, step_of: StepOf) -> Scene:
     """The step of an answer, simulated again; a ReportError says why it cannot be."""
-    asked = answer.asked
-    if asked.compute not in ("machine", "profile"):
+    if answer.asked["compute"] == "measured":
         raise ReportError("ops were measured one by one, and are not measured again for a page")
-    stack, machine = _stack(asked), _machine(asked)
-    asked_gpt, sizes = _model(asked), {"devices": answer.devices, "batch": answer.batch}
-    plan = job_of(asked_gpt, asked.with_precision(answer.plan), stack, **sizes).plan
-    machine = with_room(machine, plan.grid.ranks)
-    placement = parse_placement(asked.placement, machine, plan.grid.ranks)
-    gpt = stack.model(_model(asked), plan.tp)
+    step = step_of(answer.asked, answer.files)
+    stack, plan, machine, placement = step.job.stack, step.job.plan, step.machine, step.placement
+    gpt = step.job.gpt
     prediction = predict(gpt, plan, machine, placement=placement, stack=stack)
     if abs(prediction.step_s / answer.step_s - 1) > EXACT:
         raise ReportError(
@@ -227,27 +215,6 @@ def staged(answer: Answer) -> Scene:
     return Scene(
         answer, prediction, machine, placement, shown, simulated_step(stages, costs, fabric)
     )
-
-
-def _model(asked: Asked) -> GPT:
-    check_file(asked.model, asked.files)
-    gpt = with_fields(described_model(asked.model).gpt, asked.fields)
-    if not asked.routing:
-        return gpt
-    check_file(asked.routing, asked.files)
-    return read_routed(gpt, asked.routing)
-
-
-def _stack(asked: Asked) -> Stack:
-    check_file(asked.stack, asked.files)
-    tabled = asked.compute == "profile"
-    return replace(load_stack(asked.stack), tabled=tabled)
-
-
-def _machine(asked: Asked) -> Machine:
-    check_file(asked.machine, asked.files)
-    machine = load_machine(asked.machine)
-    return with_settings(machine, asked.settings) if asked.settings else machine
 
 
 def _costs(machine: Machine, ranks_per_node: int, ranks: int, kernels: Kernels) -> ComputeCosts:

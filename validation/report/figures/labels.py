@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from validation.report.provenance import shown
+from validation.report.provenance import is_fp8, shown
 from validation.report.read_prediction import Answer
 from workload.grid import AXES
 from workload.plan import Plan
@@ -55,14 +55,16 @@ def _traits(answer: Answer) -> dict[str, str]:
     asked = answer.asked
     said = (word.partition("=")[::2] for word in answer.plan.split(","))
     plan = {**USUAL, **{key_now(key): value for key, value in said}}
-    plan |= {"precision": "fp8"} if asked.fp8 else {}
+    plan |= {"precision": "fp8"} if is_fp8(asked) else {}
     return {
         "model": answer.model.partition(" with ")[0],
         "devices": f"{answer.devices:,}",
         "machine": answer.machine.partition(" with ")[0],
-        **{key: shown(value) for key, value in (*asked.fields.items(), *asked.settings.items())},
-        **{key: getattr(asked, key) for key in HOW},
-        **({"routing": asked.routing} if asked.routing else {}),
+        **{
+            key: shown(value) for key, value in (*asked["model_set"].items(), *asked["set"].items())
+        },
+        **{key: asked[key] for key in HOW},
+        **({"routing": asked["routing"]} if asked["routing"] else {}),
         **plan,
         "batch": f"{answer.batch:,}",
         FILE: answer.origin,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from validation.overlay import PublishedStep, published_step
 from validation.report.answers import Pair
 from validation.report.figures.style import BLUE, INK, LINES, RED, canvas, plain_log_ticks
+from validation.report.provenance import is_usual
 from validation.report.read_prediction import Answer
 
 if TYPE_CHECKING:
@@ -109,9 +110,9 @@ def published_points(
 ) -> list[tuple[Answer, PublishedStep]]:
     """The answers on the lines, of usual models and machines, whose step was published, with it."""
     found = []
-    for answer in (answer for line in lines.values() for answer in line if answer.asked.is_usual):
+    for answer in (answer for line in lines.values() for answer in line if is_usual(answer.asked)):
         asked = answer.asked
-        step = published_step(asked.model, asked.machine, answer.devices, answer.batch)
+        step = published_step(asked["model"], asked["machine"], answer.devices, answer.batch)
         found += [(answer, step)] if step else []
     return found
 

@@ -1,4 +1,5 @@
-"""A question of simgpt's made of what a framework's files say: its model, its plan, its command."""
+"""A job as a framework's files describe it: the question that predicts it, and what of the files
+the question does not carry."""
 
 from __future__ import annotations
 
@@ -8,6 +9,8 @@ from dataclasses import field, replace
 from typing import Any
 
 from simgpt.frameworks.reading import FrameworkError, Remark
+from simgpt.question import Question
+from simgpt.question_rows import plan_text
 from topologies.errors import SimgptError
 from topologies.records import record
 from workload.descriptions.fields import KINDS
@@ -16,6 +19,7 @@ from workload.descriptions.read import described_model
 from workload.gpt import GPT, find_model, model_names
 from workload.model.fields import KEYS
 from workload.models.rope_scaling import scaling_of
+from workload.plan import text_of
 from workload.plan_fields import PlanFields
 from workload.plan_text import REST, plan_value
 from workload.recipes.table import recipe_words
@@ -35,23 +39,19 @@ _PLAN_DEFAULTS = {key: each.default for key, each in PlanFields.KEYS.items()}
 
 
 @record(kw_only=True)
-class Question:
-    """Which step is asked for, and what of the files it does not carry.
+class ImportedJob:
+    """What files say of a job, and what of the files the question does not carry.
 
-    `model` is a MODEL of simgpt's command line, `model_set` are fields set of it, `plan` has keys
-    of a plan; None where the files do not say it. Of a model that the files say in part,
+    The `question` has no machine, and no model, devices or batch where the files do not say them;
+    `plan` has its plan's keys, each value in its kind. Of a model that the files say in part,
     `described` has the fields that are there, and `missing` names those that are not;
     `devices_words` say where the number of devices comes from, `stack_words` why it is that stack,
     `batch_words` in place of what the batch stands; `unknown` are settings that are in no table.
     """
 
     frameworks: tuple[str, ...]
-    model: str | None
-    model_set: Mapping[str, Any]
+    question: Question
     plan: Mapping[str, Any]
-    batch: int | None
-    stack: str
-    devices: int | None
     gpt: GPT | None = None
     changes: tuple[Remark, ...] = ()
     refused: tuple[Remark, ...] = ()
@@ -64,21 +64,12 @@ class Question:
     unknown: tuple[str, ...] = ()
     batch_words: str = ""
 
-    @property
-    def plan_text(self) -> str:
-        """The plan as a command line has it."""
-        return ",".join(f"{key}={word_of(value)}" for key, value in self.plan.items())
-
     def command(self, machine: str | None = None) -> str:
         """The command that asks the question, with words in capitals for what is not known."""
-        words = ["simgpt", "predict", self.model or MODEL]
-        for key, value in self.model_set.items():
-            words += ["--model-set", f"{key}={word_of(value)}"]
-        words += ["-m", machine or MACHINE, "-n", str(self.devices or DEVICES)]
-        words += ["--stack", self.stack, "--plan", self.plan_text]
-        if self.batch is not None or "mbs" not in self.plan:
-            words += ["--batch", str(self.batch or BATCH)]
-        return shlex.join(words)
+        blanks = {"model": MODEL, "machine": MACHINE, "devices": DEVICES}
+        blanks |= {} if "mbs" in self.plan else {"batch": BATCH}
+        asked = replace(self.question, machine=machine or "")
+        return shlex.join(["simgpt", "predict", *asked.as_words(blanks)])
 
 
 @record
@@ -99,31 +90,32 @@ class Instead:
 AS_SAID = Instead()
 
 
-def in_place(question: Question, instead: Instead) -> Question:
-    """The question with what is taken in place of what its files say, and words for that."""
+def in_place(job: ImportedJob, instead: Instead) -> ImportedJob:
+    """The job with what is taken in place of what its files say, and words for that."""
     if stack := instead.taken_stack:
         words = "from which it was exported"
         if instead.stack:
-            own = instead.exported_from or question.stack
+            own = instead.exported_from or job.question.stack
             words = "--stack" + (f", in place of {own}" if own != stack else "")
-        question = replace(question, stack=stack, stack_words=words)
+        job = replace(job, question=replace(job.question, stack=stack), stack_words=words)
     if instead.batch is None:
-        return question
+        return job
     batch = instead.batch
     if not isinstance(batch, int):
-        if question.gpt is None:
+        if job.gpt is None:
             raise FrameworkError(
                 "--batch-tokens counts sequences of the model, which the files do not say: give "
                 "--model, or --batch"
             )
-        batch = batch(question.gpt)
-    said = question.batch
+        batch = batch(job.gpt)
+    said = job.question.batch
     words = "" if said in (None, batch) else f"--batch, in place of the {said:,} of the files"
-    refused = tuple(each for each in question.refused if each.name not in BATCHES)
-    return replace(question, batch=batch, batch_words=words, refused=refused)
+    refused = tuple(each for each in job.refused if each.name not in BATCHES)
+    question = replace(job.question, batch=batch)
+    return replace(job, question=question, batch_words=words, refused=refused)
 
 
-def question_of(
+def job_of_fields(
     fields: Mapping[str, Any],
     *,
     frameworks: tuple[str, ...],
@@ -133,21 +125,26 @@ def question_of(
     changed: Mapping[str, Any],
     remarks: tuple[tuple[Remark, ...], tuple[Remark, ...], tuple[Remark, ...]],
     settings: int,
-) -> Question:
-    """The question of fields that were read, with the model that the user names, if any, and the
+) -> ImportedJob:
+    """The job of fields that were read, with the model that the user names, if any, and the
     fields that he sets of it, not `checked` yet. A FrameworkError names what of a model is
     missing."""
     missing = [key for key in NEEDED if key not in {**fields, **changed}]
     gpt, model, model_set = _model_of(fields, model, changed, whole=not missing)
     unknown = model is None and bool({"layers", "hidden"} & fields.keys())
-    return Question(
-        frameworks=frameworks,
-        model=model,
+    plan = _plan_words(fields, stack)
+    question = Question(
+        model=model or "",
         model_set=model_set,
-        plan=_plan_words(fields, stack),
+        plan=plan_text(plan),
         batch=fields.get("batch"),
         stack=stack,
         devices=devices,
+    )
+    return ImportedJob(
+        frameworks=frameworks,
+        question=question,
+        plan=plan,
         gpt=gpt,
         changes=remarks[0],
         refused=remarks[1],
@@ -204,7 +201,7 @@ def spelled(gpt: GPT) -> tuple[str, dict[str, Any]]:
             own = shape_of(preset)
             return name, {k: gpt.value(k) for k in OTHER if own.get(k) != shape.get(k)}
     words = [
-        f"{key}={word_of(value)}" for key, value in shape.items() if value != KEYS[key].default
+        f"{key}={text_of(value)}" for key, value in shape.items() if value != KEYS[key].default
     ]
     if gpt.ffn == 4 * gpt.hidden and gpt.mlp_bands == 1:
         words.remove(f"ffn={gpt.ffn}")
@@ -262,24 +259,24 @@ def _plan_words(fields: Mapping[str, Any], stack: str) -> dict[str, Any]:
     return words
 
 
-def checked(question: Question) -> Question:
-    """The question, with what simgpt refuses of its plan among the refused, where that can be told
+def checked(imported: ImportedJob) -> ImportedJob:
+    """The job, with what simgpt refuses of its plan among the refused, where that can be told
     without a machine."""
     from simulator.stacks import load_stack
     from simulator.stacks.job import job_of
 
-    stack = load_stack(question.stack)
-    if question.refused:
-        return question
+    question, stack = imported.question, load_stack(imported.question.stack)
+    if imported.refused:
+        return imported
     try:
-        for key, value in recipe_words(dict(question.plan)).items():
+        for key, value in recipe_words(dict(imported.plan)).items():
             if value != REST:  # which is of no plan by itself
                 check_value(key, plan_value(key, value))
-        if question.gpt is None or question.devices is None:
-            return question
+        if imported.gpt is None or question.devices is None:
+            return imported
         job = job_of(
-            question.gpt,
-            dict(question.plan),
+            imported.gpt,
+            dict(imported.plan),
             stack,
             devices=question.devices,
             batch=question.batch,
@@ -288,10 +285,5 @@ def checked(question: Question) -> Question:
     except FrameworkError:
         raise
     except SimgptError as error:
-        return replace(question, refused=(Remark("the plan", "", str(error)),))
-    return question
-
-
-def word_of(value: Any) -> str:
-    """A field's value as a command line has it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+        return replace(imported, refused=(Remark("the plan", "", str(error)),))
+    return imported

@@ -17,11 +17,11 @@ from typing import Any
 
 from simgpt.frameworks import files
 from simgpt.frameworks.files import FILE, Described
-from simgpt.frameworks.importing import question_from, table_of
+from simgpt.frameworks.imported_job import AS_SAID, ImportedJob, Instead, spelled
+from simgpt.frameworks.importing import job_from, table_of
 from simgpt.frameworks.logs import blocks, nanotron, olmo
 from simgpt.frameworks.logs.blocks import Block
 from simgpt.frameworks.logs.python_repr import value_of
-from simgpt.frameworks.question import AS_SAID, Instead, Question, spelled
 from simgpt.frameworks.reading import FrameworkError, flattened
 from simgpt.frameworks.recipes import arguments_of, devices_of
 from topologies.files.printable import path_shown
@@ -57,22 +57,22 @@ class Told:
     stack: str | None = None
 
 
-def question_of_log(
+def job_of_log(
     path: Path,
     *,
     model: str | None = None,
     devices: int | None = None,
     instead: Instead = AS_SAID,
-) -> Question:
-    """The question of a log, from its last complete block of arguments, with the `model` and
+) -> ImportedJob:
+    """The job of a log, from its last complete block of arguments, with the `model` and
     `devices` that the user gives. A FrameworkError says what the log lacks."""
     origin = path_shown(path)
     told = _told(path, origin)
     if told.olmo is not None:
         found = devices or told.devices
-        return _whole(olmo.olmo_question(told.olmo, origin, model, found, instead), origin)
+        return _whole(olmo.olmo_job(told.olmo, origin, model, found, instead), origin)
     if told.nanotron is not None:
-        return _whole(nanotron.nanotron_question(told.nanotron, origin, model, instead), origin)
+        return _whole(nanotron.nanotron_job(told.nanotron, origin, model, instead), origin)
     if not told.described:
         lacking = "MODEL and --plan" if model is None else "--plan"
         raise NoArgumentsError(
@@ -82,19 +82,19 @@ def question_of_log(
     if model is None and told.model is not None:
         model, changed = spelled(model_from_config(told.model, origin, name="").gpt)
     instead = replace(instead, stack=instead.stack or told.stack)
-    question = question_from(
+    job = job_from(
         told.described,
         devices=devices or told.devices,
         model=model,
         changed=changed,
         instead=instead,
     )
-    return _whole(question, origin)
+    return _whole(job, origin)
 
 
-def titles_of(question: Question) -> str:
-    """The names of a question's frameworks, as they call themselves."""
-    return " and ".join(map(_title, question.frameworks))
+def titles_of(job: ImportedJob) -> str:
+    """The names of a job's frameworks, as they call themselves."""
+    return " and ".join(map(_title, job.frameworks))
 
 
 def _title(framework: str) -> str:
@@ -103,20 +103,20 @@ def _title(framework: str) -> str:
     return str(table_of(framework)["title"]) if framework in files.FRAMEWORKS else framework
 
 
-def _whole(question: Question, origin: str) -> Question:
-    """The question, if it can be predicted; else a FrameworkError says why not."""
-    if question.model is None:
-        name = titles_of(question)
-        lacks = f" (it lacks {', '.join(question.missing)})" if question.missing else ""
+def _whole(job: ImportedJob, origin: str) -> ImportedJob:
+    """The job, if it can be predicted; else a FrameworkError says why not."""
+    if not job.question.model:
+        name = titles_of(job)
+        lacks = f" (it lacks {', '.join(job.missing)})" if job.missing else ""
         raise FrameworkError(
             f"{origin} has arguments of {name} that do not describe a model{lacks}: give MODEL"
         )
-    if question.devices is None:
+    if job.question.devices is None:
         raise FrameworkError(f"{origin} does not say how many devices its job had: give -n")
-    if question.refused:
-        first = question.refused[0]
+    if job.refused:
+        first = job.refused[0]
         raise FrameworkError(f"{origin}: its job cannot be predicted: {first}: {first.why}")
-    return question
+    return job
 
 
 def _told(path: Path, origin: str) -> Told:

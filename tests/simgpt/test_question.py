@@ -1,0 +1,256 @@
+"""One question in every interface: a field that one of them reads, all of them read."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import simgpt as api
+from simgpt.api import asking
+from simgpt.api.words import option_words
+from simgpt.cli import COMMANDS, cli
+from simgpt.commands.serve.asked import asked_of
+from simgpt.question import Question, fields_asked
+from simgpt.question_rows import ROWS, QuestionError
+from simgpt.studies.study import study_of
+from tests.messages import names
+from topologies.files.toml_text import toml_text
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+# Of each field another value than its default, as Python has it.
+VALUES: dict[str, Any] = {
+    "model": "gpt-5b",
+    "machine": "dgx-h100",
+    "devices": 16,
+    "batch": 32,
+    "batch_tokens": 2**22,
+    "plan": "tp=2,dp=rest",
+    "placement": "contiguous",
+    "tokens": 3e11,
+    "stack": "torchtitan",
+    "routing": "routing.json",
+    "compute": "profile",
+    "model_set": {"sequence": 4096},
+    "set": {"device.launch": "9 us"},
+}
+BASE = {"model": "tiny-1m", "machine": "frontier"}
+
+
+def command_of(name: str) -> click.Command:
+    found = cli.get_command(click.Context(cli), name)
+    assert found is not None
+    return found
+
+
+def test_every_field_has_a_row_and_a_value_here() -> None:
+    assert {each.name for each in fields(Question)} == {*ROWS} == {*VALUES}
+    usual = Question()
+    assert [name for name, value in VALUES.items() if getattr(usual, name) == value] == []
+
+
+def of_words(given: Mapping[str, Any]) -> Question:
+    return Question.from_words(Question.of(**given).as_words())
+
+
+def of_toml(given: Mapping[str, Any]) -> Question:
+    text = toml_text(Question.of(**given).as_toml())
+    return Question.from_toml(tomllib.loads(text))
+
+
+def of_json(given: Mapping[str, Any]) -> Question:
+    return Question.from_json(json.loads(json.dumps(Question.of(**given).as_json())))
+
+
+def of_study(given: Mapping[str, Any]) -> Question:
+    """A point of a study, in whose file the keys of the machine and the model are set."""
+    asked = study_of(Question.of(**given).as_toml(), title="one point", folder=Path())
+    (point,) = asked.points()
+    return asked.question_of(point)
+
+
+def of_page(given: Mapping[str, Any]) -> Question:
+    """What the served page is sent: texts."""
+    texts = {
+        name: {key: str(each) for key, each in value.items()}
+        if isinstance(value, dict)
+        else str(value)
+        for name, value in given.items()
+    }
+    return asked_of(texts)
+
+
+def of_python(given: Mapping[str, Any]) -> Question:
+    """What `simgpt.predict` makes of its keywords."""
+    told, others = asking.apart(fields_asked(command_of("predict")), given)
+    assert others == {}
+    return Question(**told)
+
+
+INTERFACES: Mapping[str, Callable[[Mapping[str, Any]], Question]] = {
+    "words": of_words,
+    "TOML": of_toml,
+    "JSON": of_json,
+    "study": of_study,
+    "page": of_page,
+    "Python": of_python,
+}
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+@pytest.mark.parametrize("name", VALUES)
+def test_every_interface_reads_every_field(name: str, interface: str) -> None:
+    given = BASE | {name: VALUES[name]}
+    assert INTERFACES[interface](given) == Question(**given)
+
+
+def test_an_answer_is_a_question_again(tmp_path: Path) -> None:
+    """With its plan filled in; so are a search's best plan and a row of a sweep."""
+    routing = tmp_path / "routing.toml"
+    routing.write_text("tokens = [4, 2, 1, 1]\n", encoding="utf-8")
+    asked = Question.of(
+        model="tiny-mixtral-2m",
+        machine="dgx-h100",
+        devices=8,
+        batch=16,
+        plan="ep=4,dp=rest",
+        placement="contiguous",
+        tokens="1B",
+        stack="simgpt",
+        routing=str(routing),
+        compute="profile",
+        model_set={"sequence": 64},
+        set={"device.launch": "9 us"},
+    )
+    answer = api.predict(asked)
+    found = Question.from_json(answer.to_dict())
+    filled = {"plan": answer.plan}
+    assert found == asked.changed(**filled)
+    assert api.predict(found).step_s == answer.step_s
+    rows = api.predict(asked.changed(tokens=None), sweep={"zero": [0, 1]}).to_dict()["rows"]
+    plans = {Question.from_json(row).plan for row in rows}
+    assert plans == {"ep=4,dp=rest,zero=0", "ep=4,dp=rest,zero=1"}
+
+
+def shown_commands() -> Iterator[str]:
+    """The command lines that README and docs show, in blocks or marked as output."""
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+        yield from re.findall(
+            r"^(?:\s{4}|\$ |<!-- [a-z ]+: )(simgpt .*?)(?: -->)?$", text, re.MULTILINE
+        )
+
+
+def asking_commands() -> list[str]:
+    """Those of them that ask a question of a step, each once."""
+    found = []
+    for line in dict.fromkeys(shown_commands()):
+        words = shlex.split(line, comments=True)
+        own = len(words) > 1 and words[1] in COMMANDS and "…" not in line
+        if own and fields_asked(command_of(words[1])) and "|" not in words:
+            found.append(shlex.join(words))
+    return found
+
+
+def test_the_docs_show_many_commands_that_ask() -> None:
+    assert len(asking_commands()) > 60
+
+
+@pytest.mark.parametrize("line", asking_commands())
+def test_a_command_line_of_the_docs_is_the_same_through_a_question_and_its_json(line: str) -> None:
+    """Words, question, JSON, question, words: the last are parsed as the first were."""
+    _, name, *words = shlex.split(line)
+    command = command_of(name)
+    first = parsed(command, words)
+    question = Question.from_json(json.loads(json.dumps(first.question.as_json())))
+    assert question == first.question
+    without = [each for each in ROWS if each not in fields_asked(command)]
+    asked = question.as_words(without=without)
+    again = parsed(command, [*first.others[0], *asked, *first.others[1]])
+    assert again.question == question
+    assert again.values == first.values
+
+
+class Parsed:
+    """What a command makes of words: the question, the values of all options, and the words of
+    those that are not the question's, arguments and options."""
+
+    def __init__(self, command: click.Command, words: list[str]) -> None:
+        self.values: dict[str, Any] = {}
+        told: list[Question] = []
+        context = click.Context(command, info_name=str(command.name))
+        found, _, _ = command.make_parser(context).parse_args(list(words))
+        own = [p for p in command.params if p.name in found and p.name not in fields_asked(command)]
+        own = [p for p in own if p.name != "segment"]
+        arguments = [w for p in own if isinstance(p, click.Argument) for w in words_of(p, found)]
+        options = [w for p in own if not isinstance(p, click.Argument) for w in words_of(p, found)]
+        self.others = (arguments, options)
+        with command.make_context(str(command.name), list(words)) as context:
+            values = dict(context.params)
+        asked = {name: values.pop(name) for name in fields_asked(command)}
+        self.values = values
+        told = [Question(**{name: each for name, each in asked.items() if each is not None})]
+        (self.question,) = told
+
+
+def words_of(param: click.Parameter, found: Mapping[str, Any]) -> list[str]:
+    value = found[str(param.name)]
+    if isinstance(value, tuple):
+        value = list(value)
+    return (
+        []
+        if value is None or not isinstance(value, str | list | bool)
+        else option_words(param, value)
+    )
+
+
+def parsed(command: click.Command, words: list[str]) -> Parsed:
+    return Parsed(command, words)
+
+
+def test_words_that_are_no_question_are_refused() -> None:
+    with pytest.raises(QuestionError, check=names("bacth", "batch")):
+        Question.of(bacth=3)
+    with pytest.raises(QuestionError, check=names("--help")):
+        Question.of(model="--help")
+    with pytest.raises(QuestionError, check=names("search")):
+        Question.from_json({"plans": [], "model": "tiny-1m"})
+    with pytest.raises(QuestionError):
+        Question.from_json([1])
+
+
+KEYS = st.fixed_dictionaries(
+    {"model": st.just("tiny-1m"), "machine": st.sampled_from(["frontier", "2x8xH100,8xNDR"])},
+    optional={
+        "devices": st.integers(1, 10_000_000),
+        "batch": st.integers(1, 10**9),
+        "plan": st.sampled_from(["tp=2", "dp=rest,overlap=dp+oag", "hsdp=8,dp=rest"]),
+        "tokens": st.sampled_from([1e9, 3e11]),
+        "placement": st.sampled_from(["contiguous", "random:seed=1"]),
+        "model_set": st.dictionaries(
+            st.sampled_from(["layers", "sequence"]), st.integers(1, 4096), max_size=2
+        ),
+        "set": st.dictionaries(
+            st.sampled_from(["device.launch", "nodes"]), st.sampled_from(["5 us", "7"]), max_size=2
+        ),
+    },
+)
+
+
+@given(KEYS)
+def test_a_question_is_the_same_through_words_toml_and_json(given_: dict[str, Any]) -> None:
+    question = Question(**given_)
+    for way in (of_words, of_toml, of_json, of_study):
+        assert way(given_) == question
+        assert way(given_).key == question.key
