@@ -12,9 +12,9 @@ from simgpt.calendars.asked import DATE
 from simgpt.calendars.question import Planned
 from simgpt.commands.prediction_text import plan_line
 from simulator.goodput.closed_form import daly_interval_s, young_interval_s
+from simulator.goodput.draws import Diary
 from simulator.goodput.forecast import HIGH, LOW, MIDDLE
 from simulator.goodput.job import DAY_S
-from simulator.goodput.life import Diary
 
 LABELS = 34  # characters of the tables' first column
 FARTHEST_DAYS = 1_000_000  # from the start: later ends have no date
@@ -97,7 +97,6 @@ def _ends(planned: Planned, start: datetime) -> list[tuple[str, str]]:
         ("run, mean of draws", duration_text(found.lives.total_s.mean())),
         ("training without a break", duration_text(found.run.work_s)),
         ("expected run, by formulas", duration_text(found.expected_s)),
-        ("the same to first order (Young)", duration_text(found.first_order_s)),
         ("effective training time", tables.percent(found.lives.shares["training"])),
         ("80 % range of that", f"{shares[0]} to {shares[1]}"),
         ("failures, mean of draws", failures),

@@ -9,8 +9,18 @@ t + w away, from a durable save the next is t + b away, and a failure on the way
 way from a restart; so from a restart it takes A = (e^L(t+w) - 1) (M + D + r), and between durable
 saves B = (1 - e^-L(t+b)) (M + D + r + A). With b = w this is the formula of Bougeret et al.
 Waiting for spares is a loss system: it neither queues failures nor remembers them (`erlang_b`).
-Chains of jobs have an integral in place of a formula (`chain.py`). How far both are from a life of
-the run: tests/simulator/goodput/test_life.py.
+
+In a chain of jobs, what is left of a job's time T after i failures is T - iD less i exponential
+times. So the chance that n failures come before the limit, the last attempt having got past a
+moment x of its own, is e^-Lx Q(n, L(T - iD - x)), Q(n, m) being a Poisson distribution's chance of
+n or more where m are expected, p(n, m) that of n. A save that is durable d after the attempt began
+keeps t of an attempt that fails later, which is such a chance with n = i + 1. An attempt that
+reaches the limit keeps all that it trained up to T - w: of the t seconds before d the mean is
+(e^-Lb p(i + 1, L(T - iD - b)) - e^-Ld p(i + 1, L(T - iD - d))) / L with b = d - t. These sums over
+saves and spares are exact for one job. A run is then as many jobs as its training needs, the last
+of them shorter. The cost is an array over saves for each pair of spares.
+
+How far this is from lives of the run: tests/simulator/goodput/test_life.py.
 
 Sources: J. W. Young, A first order approximation to the optimum checkpoint interval (CACM 17,
 1974); J. T. Daly, A higher order estimate of the optimum checkpoint interval for restart dumps
@@ -22,12 +32,17 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from simulator.goodput.chain import chained_s
-from simulator.goodput.job import GoodputError, Run
+import numpy as np
+from numpy.typing import NDArray
 
+from simulator.goodput.job import Chain, GoodputError, Run
+
+Reals = NDArray[np.float64]
 GOLDEN = (math.sqrt(5) - 1) / 2
 MOST_EXPONENT = 700.0  # above, e^x is no float
 LEAST_EXPONENT = 1e-6  # below, a difference of reciprocals has no digits
+FAR = 6.0  # standard deviations above the mean of a job's failures, which no spare is needed for
+MOST_JOBS = 1e9  # of a run that makes progress
 STEPS = 60  # of the golden section, each of which leaves 62 % of the range
 LONG_S = 1e7  # of training, beside which a start takes no time
 LEAST_SHARE = 0.01  # of a run's time in training, below which it is refused
@@ -51,19 +66,10 @@ def daly_interval_s(run: Run) -> float:
     return young_interval_s(run) * (1 + math.sqrt(half) / 3 + half / 9) - run.stall_s
 
 
-def first_order_s(run: Run) -> float:
-    """Young's waste: W (1 + b/t) (1 + L (D + R + t/2 + w)), every failure on its own.
-
-    Not modelled: failures during restarts, spares, chains of jobs.
-    """
-    each = run.detection_s + run.restart_s + run.interval_s / 2 + run.write_s
-    return run.work_s * (1 + run.stall_s / run.interval_s) * (1 + run.failures_per_s * each)
-
-
 def expected_s(run: Run) -> float:
     """The mean time of the run, infinite where it makes no progress."""
     if run.chain is not None:
-        return chained_s(run, run.chain)
+        return _chained(run, run.chain)
     return _unlimited(run) / (1 - waiting_share(run))
 
 
@@ -156,6 +162,70 @@ def _unlimited(run: Run) -> float:
     from_restart = math.expm1(rate * min(first, run.work_s + run.write_s)) * (back + restart)
     between = -math.expm1(-rate * run.segment_s) * (back + restart + from_restart)
     return restart + from_restart + max(whole - 1, 0.0) * between
+
+
+def _chained(run: Run, chain: Chain) -> float:
+    """The mean time of a chain of jobs, infinite where they keep nothing."""
+    kept_s, taken_s = _kept(run, chain), _taken(run, chain)
+    if run.work_s > MOST_JOBS * kept_s:
+        return math.inf
+    whole = max(math.ceil(run.work_s / kept_s - 1e-9) - 1, 0)
+    rest_s = run.work_s - whole * kept_s
+    saves = max(math.ceil(rest_s / run.interval_s - 1e-9) - 1, 0)
+    last_s = min(run.restart_s + rest_s + saves * run.stall_s + run.write_s, taken_s)
+    return whole * (taken_s + chain.queue_s) + last_s
+
+
+def _kept(run: Run, chain: Chain) -> float:
+    """The training that a job keeps, in the mean over its failures."""
+    rate, kept_s = run.failures_per_s, 0.0
+    since = np.arange(run.restart_s + run.write_s, chain.walltime_s, run.segment_s)
+    if _is_quiet(run, chain):
+        return float(np.minimum(chain.walltime_s - since, run.interval_s).sum())
+    for number in range(_spares(run, chain) + 1):
+        left_s = chain.walltime_s - number * run.detection_s
+        begins = since[since < left_s]
+        durable = (begins + run.interval_s)[begins + run.interval_s < left_s]
+        failed = _at_least(number + 1, rate * (left_s - durable))
+        kept_s += run.interval_s * float(np.exp(-rate * durable) @ failed)
+        for sign, at in ((1, begins), (-1, durable)):
+            reached = _exactly(number + 1, rate * (left_s - at))
+            kept_s += sign * float(np.exp(-rate * at) @ reached) / rate
+    return kept_s
+
+
+def _taken(run: Run, chain: Chain) -> float:
+    """The time that a job takes: up to its limit, or until the failure is noticed for which it has
+    no spare."""
+    most = _spares(run, chain) + 1
+    noticed_s = most * run.detection_s
+    if _is_quiet(run, chain) or noticed_s >= chain.walltime_s:
+        return chain.walltime_s
+    mean = np.array([run.failures_per_s * (chain.walltime_s - noticed_s)])
+    failures = sum(float(_at_least(number, mean)[0]) for number in range(1, most + 1))
+    return noticed_s + failures / run.failures_per_s
+
+
+def _is_quiet(run: Run, chain: Chain) -> bool:
+    """Whether hardly any job has a failure."""
+    return run.failures_per_s * chain.walltime_s < LEAST_EXPONENT
+
+
+def _spares(run: Run, chain: Chain) -> int:
+    """The spares of a job that it may need."""
+    mean = run.failures_per_s * chain.walltime_s
+    return min(chain.spares, math.ceil(mean + FAR * math.sqrt(mean)))
+
+
+def _exactly(number: int, means: Reals) -> Reals:
+    """The chance of that number in a Poisson distribution, for each of its positive means."""
+    found: Reals = np.exp(number * np.log(means) - means - math.lgamma(number + 1))
+    return found
+
+
+def _at_least(number: int, means: Reals) -> Reals:
+    """The chance of that number or more."""
+    return 1 - sum((_exactly(each, means) for each in range(number)), np.zeros_like(means))
 
 
 def lost_s(run: Run) -> float:

@@ -1,13 +1,18 @@
-"""Many lives of a run at once, as arrays over draws; `life.py` tells one life event by event.
+"""Many lives of a run at once, as arrays over draws, and one of them event by event.
 
 One round of the loop is one attempt of every draw that is not done: the time to its failure is
 drawn, and what is done by then follows from floors and minima. The cost is one round for each
-attempt of the draw with most of them, some twenty passes over an array of draws.
+attempt of the draw with most of them, some twenty passes over an array of draws. `tell` plays one
+draw anew by its chances, and writes down what each attempt comes to. SimPy plays the same lives in
+tests/simulator/goodput/life.py.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +54,31 @@ class Lives:
         return self.work_s / self.total_s
 
 
+@dataclass
+class Diary:
+    """What happened when, in seconds from the start: training that is durable after each save,
+    failures, and jobs from start to end."""
+
+    saves: list[tuple[float, float]] = field(default_factory=list)
+    failures: list[float] = field(default_factory=list)
+    jobs: list[tuple[float, float]] = field(default_factory=list)
+    total_s: float = 0.0
+
+
+@record(slots=False)
+class _Attempts:
+    """An attempt of each draw: its seconds, those in which its failure is noticed, and its saves
+    that are durable by then, but for the one at the end or at the time limit. Rows are `done` with
+    it, or reach the limit; `ended` says of each whether its job is over before its training is."""
+
+    spent_s: Reals
+    noticed_s: Reals
+    saves: Reals
+    done: Rows
+    limited: Rows
+    ended: NDArray[np.bool_]
+
+
 class _Draws:
     """The draws that are not done: where each stands, and what it has used. `of` says which draw a
     row is; rows of draws that are done leave."""
@@ -66,8 +96,8 @@ class _Draws:
         slots = _slots(run.pool, run.failures_per_s, count) if run.pool else 0
         self.back_s = np.zeros((count, slots))  # when each broken node is repaired
 
-    def attempt(self, chances: Reals) -> Rows:
-        """One attempt of each draw; returns the rows that are done with it."""
+    def attempt(self, chances: Reals) -> _Attempts:
+        """One attempt of each draw."""
         run = self.run
         fails_s = chances[0] / run.failures_per_s if run.failures_per_s else np.inf + chances[0]
         saves = np.ceil((self.rest_s - SETTLED_S) / run.interval_s) - 1
@@ -90,8 +120,8 @@ class _Draws:
             limited = np.setdiff1d(np.flatnonzero(self.left_s <= fails_s), done)
             self._save_at_limit(limited, counted[limited])
             self.failures[limited] -= 1
-        self._recover(done, limited, spent_s, chances)
-        return done
+        noticed_s, ended = self._recover(done, limited, spent_s, chances)
+        return _Attempts(spent_s, noticed_s, counted, done, limited, ended)
 
     def _finish(self, done: Rows) -> None:
         self.rest_s[done] = 0.0
@@ -109,9 +139,12 @@ class _Draws:
         self.rest_s[rows] = np.maximum(self.rest_s[rows] - kept_s, 0.0)
         self.saving[rows] += (whole - counted) * run.stall_s + run.write_s * (trained_s >= 0)
 
-    def _recover(self, done: Rows, limited: Rows, spent_s: Reals, chances: Reals) -> None:
-        """Detection, and then a spare, a repair or the next job."""
-        run = self.run
+    def _recover(
+        self, done: Rows, limited: Rows, spent_s: Reals, chances: Reals
+    ) -> tuple[Reals, NDArray[np.bool_]]:
+        """Detection, and then a spare, a repair or the next job; returns the seconds of the former
+        and whether a job ended."""
+        run, ended = self.run, np.zeros(len(spent_s), dtype=np.bool_)
         noticed = np.full(len(spent_s), run.detection_s)
         if run.chain is not None:
             self.left_s -= spent_s
@@ -133,6 +166,7 @@ class _Draws:
             self.queue += waits_s
             self.left_s[ended] = run.chain.walltime_s
             self.spares[ended] = run.chain.spares
+        return noticed, ended
 
     def _replace(self, done: Rows, repair_s: Reals) -> None:
         """The broken node takes the slot that was free longest; with every slot broken, the run
@@ -164,14 +198,12 @@ def draw_lives(run: Run, work_s: Reals, seed: int) -> Lives:
     """A life of the run for each of the `work_s`, the seconds of its training without a break."""
     check_progress(run)
     count = len(work_s)
-    random = np.random.default_rng(seed)
     draws = _Draws(run, work_s)
     total_s, failures, attempts = (np.zeros(count) for _ in range(3))
     parts_s = {name: np.zeros(count) for name in PARTS}
     found = Lives(total_s, failures, attempts, work_s, parts_s)
-    for _ in range(MOST_ATTEMPTS):
-        chances = random.standard_exponential((chances_of(run), count))
-        done = draws.attempt(chances if len(draws.of) == count else chances[:, draws.of])
+    for chances in islice(chances_of(run, seed, count), MOST_ATTEMPTS):
+        done = draws.attempt(chances if len(draws.of) == count else chances[:, draws.of]).done
         if len(done):
             draws.leave(done, found)
         if not len(draws.of):
@@ -179,13 +211,45 @@ def draw_lives(run: Run, work_s: Reals, seed: int) -> Lives:
     raise GoodputError(f"the run is not done after {MOST_ATTEMPTS:,} attempts")
 
 
+def tell(run: Run, work_s: float, chances: Iterable[Sequence[float] | Reals]) -> Diary:
+    """The life of the run whose training takes `work_s` without a break, by what happens by chance
+    in each attempt: its time to a failure, then a repair or a wait in the queue, over their
+    means."""
+    draws, diary = _Draws(run, np.array([work_s])), Diary()
+    job_s = 0.0
+    for each in chances:
+        now_s, kept_s = float(draws.now_s[0]), work_s - float(draws.rest_s[0])
+        attempt = draws.attempt(np.array(each)[:, None])
+        over_s = now_s + float(attempt.spent_s[0])
+        saves = np.arange(attempt.saves[0] + 1)
+        durable_s = now_s + run.restart_s + run.write_s - run.stall_s + saves * run.segment_s
+        kept = (kept_s + saves * run.interval_s).tolist()
+        diary.saves += zip(durable_s[1:].tolist(), kept[1:], strict=True)
+        if len(attempt.done):
+            diary.saves.append((over_s, work_s))
+            diary.jobs.append((job_s, over_s))
+            diary.total_s = over_s
+            return diary
+        if not len(attempt.limited):
+            diary.failures.append(over_s)
+        elif (held_s := work_s - float(draws.rest_s[0])) > kept[-1] + SETTLED_S:
+            diary.saves.append((over_s, held_s))
+        if attempt.ended[0]:
+            diary.jobs.append((job_s, over_s + float(attempt.noticed_s[0])))
+            job_s = float(draws.now_s[0])
+    raise AssertionError("the chances end before the run is done")
+
+
+def chances_of(run: Run, seed: int, draws: int) -> Iterator[Reals]:
+    """What happens by chance in one attempt of each draw after the other, over the means."""
+    random = np.random.default_rng(seed)
+    kinds = 1 + (run.pool is not None or run.chain is not None)
+    while True:
+        yield random.standard_exponential((kinds, draws))
+
+
 def _slots(pool: SparePool, failures_per_s: float, draws: int) -> int:
     """Slots for broken nodes: one more than the spares, or than are ever in repair at once."""
     mean = failures_per_s * pool.repair_s
     ever = math.ceil(mean + FAR * math.sqrt(mean + 1))
     return min(pool.nodes, ever, MOST_SLOTS // draws) + 1
-
-
-def chances_of(run: Run) -> int:
-    """How many chances an attempt takes: its failure, and a repair or a wait in the queue."""
-    return 1 + (run.pool is not None or run.chain is not None)

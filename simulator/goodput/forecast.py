@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,12 +12,10 @@ from simulator.goodput.closed_form import (
     best_interval_s,
     daly_interval_s,
     expected_s,
-    first_order_s,
     young_interval_s,
 )
-from simulator.goodput.draws import Lives, Reals, chances_of, draw_lives
+from simulator.goodput.draws import Diary, Lives, Reals, chances_of, draw_lives, tell
 from simulator.goodput.job import Run
-from simulator.goodput.life import Diary, live
 from topologies.records import record
 
 LOW, MIDDLE, HIGH = 10, 50, 90  # percentiles of the answer
@@ -51,7 +49,6 @@ class Forecast:
 
     run: Run
     expected_s: float
-    first_order_s: float
     lives: Lives
     best_interval_s: float
     seed: int
@@ -71,15 +68,14 @@ class Forecast:
             return None
         totals = self.lives.total_s
         draw = int(np.argsort(totals, kind="stable")[len(totals) // 2])
-        chances = _chances(self.run, self.seed, len(totals), draw)
-        return live(self.run, float(self.lives.work_s[draw]), chances)
+        chances = (each[:, draw] for each in chances_of(self.run, self.seed, len(totals)))
+        return tell(self.run, float(self.lives.work_s[draw]), chances)
 
     def as_dict(self) -> dict[str, Any]:
         """The forecast as it stands in JSON."""
         return {
             "work_s": self.run.work_s,
             "expected_s": self.expected_s,
-            "first_order_s": self.first_order_s,
             "low_s": self.percentile_s(LOW),
             "median_s": self.percentile_s(MIDDLE),
             "high_s": self.percentile_s(HIGH),
@@ -110,18 +106,10 @@ def forecast(
     return Forecast(
         run=run,
         expected_s=expected_s(run),
-        first_order_s=first_order_s(run),
         lives=draw_lives(run, run.work_s * factors, seed),
         best_interval_s=best_interval_s(run, least_interval_s),
         seed=seed,
     )
-
-
-def _chances(run: Run, seed: int, draws: int, draw: int) -> Iterator[Reals]:
-    """The chances of one draw, attempt after attempt, as `draw_lives` takes them."""
-    random = np.random.default_rng(seed)
-    while True:
-        yield random.standard_exponential((chances_of(run), draws))[:, draw]
 
 
 def _finite(value: float) -> float | None:

@@ -14,7 +14,6 @@ from simulator.goodput.closed_form import (
     daly_interval_s,
     erlang_b,
     expected_s,
-    first_order_s,
     waiting_share,
     young_interval_s,
 )
@@ -51,12 +50,6 @@ def test_blocking_saves_give_the_formula_of_bougeret() -> None:
     each = math.exp(rate * 900) * (1 / rate + 600) * math.expm1(rate * (HOUR_S + 60))
     start = math.expm1(rate * 900) * (1 / rate + 600)
     assert expected_s(run) == pytest.approx(2400 * each + start)
-
-
-def test_the_first_order_adds_what_each_failure_costs() -> None:
-    run = replace(RUN, detection_s=600.0, restart_s=900.0)
-    lost = (600 + 900 + 1800 + 60) / DAY_S
-    assert first_order_s(run) == pytest.approx(100 * DAY_S * (1 + 60 / 3600) * (1 + lost))
 
 
 def test_spares_are_a_loss_system() -> None:

@@ -1,18 +1,18 @@
-"""A life in SimPy, lives as arrays, and formulas: three tellings of one run."""
+"""Lives as arrays beside lives in SimPy, and beside the formulas."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from simulator.goodput.closed_form import effective_share, expected_s
-from simulator.goodput.draws import PARTS, chances_of, draw_lives
+from simulator.goodput.closed_form import best_interval_s, effective_share, expected_s
+from simulator.goodput.draws import PARTS, Diary, chances_of, draw_lives, tell
 from simulator.goodput.job import DAY_S, HOUR_S, Chain, GoodputError, Run, SparePool
-from simulator.goodput.life import live
 from tests.messages import names
+from tests.simulator.goodput.life import live
 
 PER_DAY = 1 / DAY_S
 
@@ -44,13 +44,13 @@ WORLDS = {
         stall_s=20.0,
         write_s=1200.0,
     ),
+    "chain with a save in a job": run(
+        chain=Chain(12 * HOUR_S, 2 * HOUR_S, 6),
+        failures_per_s=4 * PER_DAY,
+        interval_s=5 * HOUR_S,
+        detection_s=900.0,
+    ),
 }
-
-
-def chances(world: Run, draws: int, draw: int) -> Iterator[NDArray[np.float64]]:
-    random = np.random.default_rng(1)
-    while True:
-        yield random.standard_exponential((chances_of(world), draws))[:, draw]
 
 
 @pytest.mark.parametrize("name", WORLDS)
@@ -58,10 +58,29 @@ def test_each_drawn_life_is_the_life_that_simpy_plays_with_the_same_chances(name
     world, draws = WORLDS[name], 12
     drawn = draw_lives(world, np.full(draws, world.work_s), seed=1)
     for draw in range(draws):
-        diary = live(world, world.work_s, chances(world, draws, draw))
-        assert diary.total_s == pytest.approx(drawn.total_s[draw], abs=1e-3)
-        assert len(diary.failures) == drawn.failures[draw]
-        assert diary.saves[-1][1] == pytest.approx(world.work_s)
+        played, told = (
+            of(world, world.work_s, (each[:, draw] for each in chances_of(world, 1, draws)))
+            for of in (live, tell)
+        )
+        assert told.total_s == drawn.total_s[draw]
+        assert len(told.failures) == drawn.failures[draw]
+        assert_alike(told, played)
+        assert played.saves[-1][1] == pytest.approx(world.work_s)
+
+
+def assert_alike(one: Diary, other: Diary) -> None:
+    """Equal to the millisecond."""
+    assert one.total_s == pytest.approx(other.total_s, abs=1e-3)
+    assert one.failures == pytest.approx(other.failures, abs=1e-3)
+    for found, wanted in ((one.saves, other.saves), (one.jobs, other.jobs)):
+        assert np.array(found) == pytest.approx(np.array(wanted), abs=1e-3)
+
+
+def lived(world: Run, work_s: float, chances: Sequence[Sequence[float]]) -> Diary:
+    """The life that both tell."""
+    found = tell(world, work_s, chances)
+    assert_alike(found, live(world, work_s, iter(chances)))
+    return found
 
 
 STATED = 0.002  # of the mean, beside what so many draws are off by
@@ -72,18 +91,27 @@ STATED = 0.002  # of the mean, beside what so many draws are off by
 def test_the_closed_form_is_the_mean_of_drawn_lives_within_the_stated_difference(
     name: str, draws: int
 ) -> None:
-    world = run(
-        **{f: getattr(WORLDS[name], f) for f in Run.__dataclass_fields__} | {"work_s": 60 * DAY_S}
-    )
+    world = replace(WORLDS[name], work_s=60 * DAY_S)
     drawn = draw_lives(world, np.full(draws, world.work_s), seed=2)
     mean = float(drawn.total_s.mean())
     off = 3 * float(drawn.total_s.std()) / draws**0.5
     assert expected_s(world) == pytest.approx(mean, abs=STATED * mean + off)
 
 
+def test_chains_are_shortest_with_the_interval_that_the_formulas_hold_for_the_best() -> None:
+    """With the same chances, so that the intervals alone differ."""
+    world = replace(WORLDS["chain with spares"], work_s=60 * DAY_S, write_s=60.0)
+    best_s = best_interval_s(world, 1.0)
+    times = [
+        draw_lives(replace(world, interval_s=each), np.full(400, world.work_s), 2).total_s.mean()
+        for each in (0.6 * best_s, best_s, 1.7 * best_s)
+    ]
+    assert times[1] < min(times[0], times[2])
+
+
 def test_a_run_without_failures_is_its_steps_its_saves_and_one_restart() -> None:
     world = run(failures_per_s=0.0, work_s=9000.0)
-    diary = live(world, 9000.0, iter([[1.0]] * 9))
+    diary = lived(world, 9000.0, [[1.0]] * 9)
     assert diary.total_s == 300 + 9000 + 3 * 300
     assert diary.saves == [(3600, 3000), (6900, 6000), (10200, 9000)]
     assert expected_s(world) == diary.total_s
@@ -91,7 +119,7 @@ def test_a_run_without_failures_is_its_steps_its_saves_and_one_restart() -> None
 
 def test_a_failure_costs_what_is_not_durable_detection_and_a_restart() -> None:
     world = run(failures_per_s=1.0, work_s=6000.0)
-    diary = live(world, 6000.0, iter([[300 + 3300 + 100.0], [1e9]]))
+    diary = lived(world, 6000.0, [[300 + 3300 + 100.0], [1e9]])
     assert diary.failures == [3700]  # 100 s after the first save, which is durable
     assert diary.total_s == 3700 + 120 + 300 + 3000 + 300
 
@@ -100,21 +128,21 @@ def test_an_asynchronous_save_that_is_not_yet_written_is_lost() -> None:
     world = run(failures_per_s=1.0, work_s=6000.0, stall_s=20.0, write_s=1200.0)
     lost, kept = 300 + 3000 + 1100.0, 300 + 3000 + 1201.0
     for fails_s, rest_s in ((lost, 6000 + 20), (kept, 3000)):
-        diary = live(world, 6000.0, iter([[fails_s], [1e9]]))
+        diary = lived(world, 6000.0, [[fails_s], [1e9]])
         assert diary.total_s == pytest.approx(fails_s + 120 + 300 + rest_s + 1200)
 
 
 def test_with_the_last_spare_broken_the_run_waits_for_a_repair() -> None:
     world = run(failures_per_s=1.0, work_s=3000.0, pool=SparePool(1, 1.0))
     once = [[100.0, 50_000.0], [100.0, 9000.0], [1e9, 1.0]]
-    diary = live(world, 3000.0, iter(once))
+    diary = lived(world, 3000.0, once)
     second_repair_s = 100 + 120 + 100 + 120 + 9000
     assert diary.total_s == second_repair_s + 300 + 3000 + 300
 
 
 def test_a_job_saves_before_its_time_limit_and_the_next_waits_in_the_queue() -> None:
     world = run(failures_per_s=0.0, work_s=6000.0, chain=Chain(4000.0, 1000.0))
-    diary = live(world, 6000.0, iter([[1.0, 2.0]] * 3))
+    diary = lived(world, 6000.0, [[1.0, 2.0]] * 3)
     assert diary.jobs[0] == (0, 4000)
     assert diary.saves[1] == (4000, 3100)  # 300 s restart, 3,000 + 100 s trained, two saves
     assert diary.jobs[1][0] == 4000 + 2 * 1000

@@ -1,4 +1,4 @@
-"""One life of a run, event by event in SimPy: the reference of `draws.py`, and a report's calendar.
+"""One life of a run, event by event in SimPy: the reference of `simulator/goodput/draws.py`.
 
 The run, its saves, failures, time limits and repairs are processes. What happens by chance is asked
 of an iterator in the order in which it happens: for each attempt its time to a failure, and then
@@ -8,29 +8,18 @@ the repair of the broken node or the wait in the queue, all over their means.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import simpy
 from numpy.typing import NDArray
 
+from simulator.goodput.draws import Diary
 from simulator.goodput.job import SETTLED_S, Run
 
 Events = Generator[simpy.Event, Any, None]
 Chances = Sequence[float] | NDArray[np.float64]
 FAILURE, LIMIT, SAVE_NOW = "failure", "time limit", "save before the time limit"
-
-
-@dataclass
-class Diary:
-    """What happened when, in seconds from the start: training that is durable after each save,
-    failures, and jobs from start to end."""
-
-    saves: list[tuple[float, float]] = field(default_factory=list)
-    failures: list[float] = field(default_factory=list)
-    jobs: list[tuple[float, float]] = field(default_factory=list)
-    total_s: float = 0.0
 
 
 class _Life:
@@ -140,12 +129,12 @@ class _Life:
         self.trained_s = min(before_s + length_s, self.work_s)
 
     def _last_save(self) -> Generator[simpy.Event, Any, str]:
-        """The save before a time limit, which is written when the limit is reached."""
-        restarted = self.trained_s > self.durable_s
+        """The save before a time limit, which is written when the limit is reached; there is none
+        where the last one that began has all of the training."""
         try:
             yield self.clock.event()
         except simpy.Interrupt as end:
-            if end.cause == LIMIT and restarted:
+            if end.cause == LIMIT and self.trained_s > self.durable_s:
                 self._keep(self.trained_s)
             return str(end.cause)
         raise AssertionError("unreachable: the job ends with its time limit")
