@@ -22,7 +22,6 @@ ComparisonName = Literal[
     "device",
     "published",
     "kernels",
-    "engine",
     "memory",
     "goodput",
     "moe",

@@ -1,7 +1,7 @@
 """Which engine simulates: `streams.py` on SimPy's clock, or the same recurrence compiled.
 
-Both give the same starts and ends, to the tick (`simgpt validate engine`). The compiled one is
-built with the package where there is a C compiler; where there is none, SimPy's serves.
+Both give the same starts and ends, to the tick (tests/simulator/test_engines.py). The compiled one
+is built with the package where there is a C compiler; where there is none, SimPy's serves.
 """
 
 from __future__ import annotations

@@ -54,10 +54,6 @@ class KnownSteps:
             del self._steps[next(iter(self._steps))]
         return known.step
 
-    def forget(self) -> None:
-        """Know none any more."""
-        self._steps.clear()
-
 
 def known_step(
     program: Hashable,

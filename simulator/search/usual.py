@@ -100,7 +100,7 @@ def usual_plans(problem: SearchProblem, machine: Machine) -> dict[str, list[Plan
 
 @session_cached(1)
 def published_plans() -> tuple[PublishedPlan, ...]:
-    """The plans that come with the package, as `validation/published/plans.py` writes them."""
+    """The plans that come with the package, as `tools/usual_plans.py` writes them."""
     rows = csv.DictReader(shipped_text("simulator", TABLE).splitlines())
     return tuple(PublishedPlan(*(_read(key, row[key]) for key in COLUMNS)) for row in rows)
 

@@ -16,7 +16,7 @@ Source: leave-one-out over published rows, `simgpt validate anchored`. `FARTHEST
 beforehand; that three anchors count, each half as much for a doubling more, was chosen among twelve
 rules on these very rows, between which the mean error differs by 0.6 points. The range of an
 anchored step is that of the residuals of such pairs at the same distance (`anchored.csv`, written
-by `python -m validation.published.anchored`).
+by `python -m tools.anchored_ranges`).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A run needs more or less than the predicted peak: a model of tensors misses some, and PyTorch's
 caching allocator cannot use all that it reserves. `peaks.csv` (written by `python -m
-validation.memory.peaks`) has the logarithm of needed over predicted bytes for each published run
+tools.peaks`) has the logarithm of needed over predicted bytes for each published run
 that says its peak, in the terms in which it was measured. Only allocated peaks count here: reserved
 bytes, and bytes that the device held, include a cache that the allocator gives back when memory
 runs out. A run whose predicted peak is `peak_bytes` fits if its logarithm of needed over predicted
@@ -23,7 +23,7 @@ misread. Nothing here is fitted to runs that ran out of memory.
 Source of the weights: weighted conformal prediction (Barber et al., Conformal prediction beyond
 exchangeability, arXiv 2202.13415, section 3). Of 24 sets of distances these give the highest mean
 log-likelihood of each source's peaks, predicted from those of all others; of seven blurs this is
-the narrowest within 0.05 of the highest (`python -m validation.memory.peaks --likelihood`).
+the narrowest within 0.05 of the highest (`python -m tools.peaks --likelihood`).
 Not modelled: survivorship. Only runs that fitted have published peaks, so those that needed more
 memory than there was are missing.
 """
@@ -196,7 +196,7 @@ def shipped_peaks() -> list[MeasuredPeak]:
 
 
 def peaks_of(text: str) -> list[MeasuredPeak]:
-    """The rows of a table as `validation/memory/peaks.py` writes it."""
+    """The rows of a table as `tools/peaks.py` writes it."""
     rows: list[dict[str, Any]] = list(csv.DictReader(text.splitlines()))
     return [
         MeasuredPeak(

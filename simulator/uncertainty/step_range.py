@@ -1,7 +1,7 @@
 """The range that a measured step falls into in eight of ten cases, from published runs.
 
 For each published run with a plan (`residuals.csv`, written by `python -m
-validation.published.residuals`) the logarithm of measured over predicted step is known. Runs count
+tools.residuals`) the logarithm of measured over predicted step is known. Runs count
 the more, the more they are like the prediction: by stack, device, number of devices and kind of
 plan; a run at distance d counts e^-d, and all runs of one source together as much as the nearest of
 them, so that a source of hundreds of runs does not decide alone. The range goes from the tenth to
@@ -39,7 +39,7 @@ from workload.plan import Plan
 from workload.recipes.table import NO_RECIPE
 
 SHARE = 0.8  # of the steps that fall into the range
-WIDENING = 1.02  # python -m validation.published.residuals --coverage
+WIDENING = 1.02  # python -m tools.residuals --coverage
 WIDENING_OF_EXPERTS = 1.3  # simgpt validate moe
 OTHER_STACK, OTHER_STACK_FAMILY = 0.5, 1.5
 OTHER_GPU, OTHER_GPU_FAMILY = 0.5, 1.0
@@ -252,7 +252,7 @@ def _words(run: Run, alike: int, sources: int, kind: str) -> str:
 
 @session_cached(2)
 def published_runs(table: str = DENSE) -> tuple[PublishedRow, ...]:
-    """The rows that come with the package, as `validation/published/residuals.py` writes them."""
+    """The rows that come with the package, as `tools/residuals.py` writes them."""
     lines = shipped_text("simulator", f"uncertainty/{table}.csv").splitlines()
     return tuple(
         PublishedRow(

@@ -10,12 +10,10 @@ from typing import Any
 import pytest
 
 from simgpt.commands.validate.device import _record
-from simulator.engine import compiled, core
-from simulator.engine.known_steps import KnownStep
+from simulator.engine import core
 from tests.messages import assert_names
 from tests.simgpt.face import Said, simgpt
 from tests.validation.test_device import row_of
-from topologies.machine import Machine
 from validation import host_validation as host
 from validation.device_validation import matrix
 from validation.network_tables import read_tables
@@ -64,53 +62,6 @@ def test_the_device_validation_is_held_to_the_prediction_from_measured_ops() -> 
     record = _record([row, other, (row.case, "needs more memory")], {}, 1)
     assert (record["mape_ops"], record["mape_profile"]) == (0.25, 0.125)
     assert record["left_out"] == [{"case": row.case.gpt.name, "reason": "needs more memory"}]
-
-
-@pytest.mark.skipif(not core.is_built(), reason="built without a C compiler")
-def test_engines_that_differ_by_a_tick_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = simgpt("validate", "engine", "-m", "perlmutter", "--plans", "2", "--json")
-    rows = json.loads(said.out)["rows"]
-    assert said.status == 0
-    assert [row["equal"] for row in rows] == [True] * 2
-    assert all(row["spans"] > 0 for row in rows)
-    run = compiled.run
-
-    def slow(network: Any, tasks: Any, durations: Any, **named: Any) -> Any:
-        return run(network, tasks, [ticks + (ticks > 0) for ticks in durations], **named)
-
-    monkeypatch.setattr(compiled, "run", slow)
-    said = simgpt("validate", "engine", "-m", "perlmutter", "--plans", "2")
-    assert said.status == 4
-    assert said.out.count("differs: ") == 2
-
-
-@pytest.mark.skipif(not core.is_built(), reason="built without a C compiler")
-def test_each_engine_simulates_what_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Though the session knows the step of each plan by then."""
-    found: list[object] = []
-
-    def counted(*known: Any) -> KnownStep:
-        found.extend(known[:1] if known[0] is not None else ())
-        return KnownStep(*known)
-
-    monkeypatch.setattr("simulator.engine.known_steps.KnownStep", counted)
-    assert simgpt("validate", "engine", "-m", "perlmutter", "--plans", "2").status == 0
-    assert len(found) == 2 * (1 + 2)  # before, and by each engine
-
-
-def test_engines_are_compared_on_200_plans_for_each_of_three_machines_or_as_asked(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asked: list[tuple[list[str], int, int]] = []
-
-    def compare(machines: list[Machine], plans: int, seed: int, _: object) -> list[object]:
-        asked.append(([machine.name for machine in machines], plans, seed))
-        return []
-
-    monkeypatch.setattr("validation.engine_validation.validate_engines", compare)
-    for words in ((), ("-m", "alps", "--plans", "3", "--seed", "4")):
-        assert simgpt("validate", "engine", *words).status == 0
-    assert asked == [(["frontier", "perlmutter", "alps"], 200, 0), (["alps"], 3, 4)]
 
 
 def test_an_engine_that_was_not_built_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import settings
+from hypothesis import reject, settings
 from hypothesis import strategies as st
 
 from simulator.engine import core
@@ -28,15 +28,23 @@ from tests.simulator.drawn_steps import BANDWIDTHS
 from tests.simulator.test_whole_step import plans
 from tests.simulator.worlds import TINY, GivenSeconds, SmallCosts, SmallFabric, by_hand, compute
 from topologies.machine_files import load_machine
+from topologies.session import Session
 from workload.errors import PlanCannotRunError, PlanError
-from workload.gpt import find_model
-from workload.lowering import lower
+from workload.gpt import GPT, find_model
+from workload.lowering import check, lower
+from workload.overlaps import OVERLAPS
+from workload.pipeline.schedule import STRAIGHT
 from workload.plan import Plan
 from workload.plan_text import parse_plan
 from workload.program import Program
+from workload.recomputation.parts import RECOMPUTES
 
 needs_compiled = pytest.mark.skipif(not core.is_built(), reason="built without a C compiler")
 SMALL = TINY.changed(hidden=48, heads=12, ffn=96)
+MODELS = ("gpt-5b", "gpt-10b", "llama-2-7b")
+LAYERS = (1, 2, 5, 8)
+NUMBERS = (1, 2, 3, 5, 8)  # of micro-batches
+SIZES = ("tp", "y", "z", "dp", "pp")
 PIPELINES = (
     "pp=2,z=2",
     "pp=4,schedule=zb-h1",
@@ -113,6 +121,40 @@ def test_predictions_are_equal(machine: str, devices: int, text: str) -> None:
     for engine in ENGINES:
         with using(engine):
             found.append(predict(gpt, plan, load_machine(machine)))
+    assert found[0] == found[1]
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[GPT, Plan]:
+    """Models of a few layers in their widths, and plans that they can have."""
+    gpt = replace(find_model(draw(st.sampled_from(MODELS))), layers=draw(st.sampled_from(LAYERS)))
+    fields: dict[str, object] = {key: draw(st.sampled_from((1, 1, 2, 4))) for key in SIZES}
+    fields["schedule"] = draw(st.sampled_from(STRAIGHT))
+    fields["recompute"] = draw(st.sampled_from(RECOMPUTES))
+    fields["zero"] = draw(st.sampled_from((0, 0, 1, 2, 3)))
+    fields["overlap"] = "+".join(draw(st.lists(st.sampled_from(OVERLAPS), unique=True))) or "none"
+    try:
+        plan = parse_plan(fields | {"mbs": 1}).with_micro_batches(draw(st.sampled_from(NUMBERS)))
+        check(gpt, plan)
+    except (PlanError, PlanCannotRunError):
+        reject()
+    return gpt, plan
+
+
+@needs_compiled
+@few_and_many(
+    12,
+    400,
+    settings(deadline=None, derandomize=True),
+    case=cases(),
+    machine=st.sampled_from(("frontier", "perlmutter", "alps")),
+)
+def test_drawn_plans_are_predicted_alike_in_every_op(case: tuple[GPT, Plan], machine: str) -> None:
+    found = []
+    for engine in ENGINES:
+        with using(engine), Session():
+            found.append(predict(*case, load_machine(machine), timeline=True))
+    assert found[0].timeline is not None
     assert found[0] == found[1]
 
 

@@ -14,9 +14,9 @@ from simulator.costs.kernels import Kernels
 from simulator.predict import predict
 from simulator.stacks import load_stack
 from simulator.stacks.job import job_of
+from tools.fit_host_time import host_times
 from topologies.files.reading import shipped_text
 from topologies.machine_files import load_machine
-from validation.host_time import host_times
 from workload.gpt import find_model
 from workload.kinds import OWN_PLACES
 from workload.op import (

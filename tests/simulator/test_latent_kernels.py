@@ -11,8 +11,8 @@ import pytest
 from simulator.predict import predict
 from simulator.stacks import load_stack
 from simulator.stacks.job import job_of
+from tools.fit_host_time import LATENT, kernels_of_latent_attention
 from topologies.machine_files import load_machine
-from validation.host_time import LATENT, kernels_of_latent_attention
 from workload.gpt import find_model
 from workload.lowering import lower
 

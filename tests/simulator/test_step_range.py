@@ -19,8 +19,8 @@ from simulator.uncertainty.step_range import (
     published_residuals,
 )
 from tests.messages import assert_names
+from tools.reliability import reliability
 from topologies.machine_files import load_machine
-from validation.reliability import reliability
 from workload.gpt import find_model
 from workload.plan_text import parse_plan
 

@@ -16,9 +16,10 @@ from simgpt.tables import percent
 from simulator.uncertainty.anchors import SAME_PLAN, Bin
 from tests.simgpt.face import simgpt
 from tests.simulator.test_anchors import HERE
+from tools.anchored_ranges import table_of, table_text
 from topologies.files.reading import shipped_text
 from validation.published import anchored
-from validation.published.anchored import compare_anchored, table_of, table_text
+from validation.published.anchored import compare_anchored
 from validation.published.outcome import PREDICTED, Outcome, held_out
 from validation.published.runs import RUNS, PublishedRun, RunsError
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from simulator.uncertainty.step_range import WIDENING, PublishedResiduals, Run, published_residuals
-from tests.messages import names
-from validation.reliability import draw, main, reliability, source_ranges
+from tools.reliability import draw, main, reliability, source_ranges
 
 RUN = Run("s", "s", "h100", "h100", 8, False, False)
 
@@ -70,14 +70,13 @@ def test_the_command_draws_into_the_one_file_that_is_named(
 ) -> None:
     found = known({"a": [-0.3, 0.3], "b": [-0.1, 0.1]})
     drawn: list[tuple[PublishedResiduals, Path]] = []
-    monkeypatch.setattr("validation.reliability.published_residuals", lambda: found)
-    monkeypatch.setattr("validation.reliability.draw", lambda *of: drawn.append(of))
+    monkeypatch.setattr("tools.reliability.published_residuals", lambda: found)
+    monkeypatch.setattr("tools.reliability.draw", lambda *of: drawn.append(of))
     file = tmp_path / "plot.png"
     for words in ([], [str(file), "more"]):
-        monkeypatch.setattr("sys.argv", ["reliability", *words])
-        with pytest.raises(SystemExit, check=names("FILE.png")):
-            main()
+        ended = CliRunner().invoke(main, words)
+        assert ended.exit_code == 2
+        assert "FILE.png" in ended.output
     assert not drawn
-    monkeypatch.setattr("sys.argv", ["reliability", str(file)])
-    main()
+    assert CliRunner().invoke(main, [str(file)]).exit_code == 0
     assert drawn == [(found, file)]

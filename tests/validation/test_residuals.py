@@ -18,12 +18,12 @@ from simulator.uncertainty.step_range import (
     run_of_plan,
 )
 from tests.validation.test_published import run
+from tools.residuals import table
 from topologies.machine_files import load_machine
 from validation.moe.comparison import validate_moe
 from validation.published import validate_published
 from validation.published.coverage import coverage, run_of
 from validation.published.outcome import PREDICTED, Outcome
-from validation.published.residuals import table
 from workload.gpt import find_model
 from workload.plan_text import parse_plan
 

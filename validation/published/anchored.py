@@ -1,30 +1,20 @@
 """Published rows anchored to each other: what one measured run is worth.
 
 Each scored row is anchored to the nearest different rows of its source, stack and device, at least
-`DIFFERENT` doublings away, as `--anchor` does (`simulator/uncertainty/anchors.py`). `python -m
-validation.published.anchored` writes the table of ranges that the simulator keeps: for each row and
-each distance of `AT` the rows that are nearest from there on anchor it.
+`DIFFERENT` doublings away, as `--anchor` does (`simulator/uncertainty/anchors.py`).
 """
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import statistics
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from simulator.uncertainty.anchors import (
-    DENSE,
     MOST,
-    OF_EXPERTS,
-    SAME_PLAN,
     Anchor,
     Bin,
     Used,
@@ -32,18 +22,13 @@ from simulator.uncertainty.anchors import (
     distance,
     span_at,
 )
-from simulator.uncertainty.step_range import SHARE, quantile
 from topologies.records import record
-from topologies.session import in_session
 from validation.moe.comparison import validate_moe
 from validation.published.comparison import validate_published
 from validation.published.outcome import Outcome
 from validation.published.runs import RunsError
 
 DIFFERENT = 1.0  # doublings from which on two rows are different configurations
-AT = (1.0, 2.0, 3.0, 4.0, 6.0)  # doublings of the table of ranges
-FEWEST = 3  # sources of the pairs with the same plan
-DIGITS = 4
 
 
 @record
@@ -199,30 +184,30 @@ def compare_anchored(
     """Scored rows anchored to those of their source that lie at least so many doublings away and
     are not held out; `bins` give the ranges."""
     one, several = [], []
-    for outcome, near in _neighbours(outcomes, least):
+    for outcome, near in neighbours(outcomes, least):
         one.append(_anchored(outcome, near[:1], bins))
         several.append(_anchored(outcome, near, bins))
     return AnchoredComparison(tuple(one), tuple(several))
 
 
 @record
-class _Near:
+class Near:
     """A row that may anchor another, and how far it is away."""
 
     outcome: Outcome
     used: Used
 
 
-def _neighbours(
+def neighbours(
     outcomes: Sequence[Outcome], least: float
-) -> Iterator[tuple[Outcome, tuple[_Near, ...]]]:
+) -> Iterator[tuple[Outcome, tuple[Near, ...]]]:
     """Each scored row with the rows that may anchor it, the nearest first; none without any."""
     for group in _groups(outcomes):
         known = [(each, _anchor(each)) for each in group if not each.held_out]
         for outcome in group:
             assert outcome.place is not None
             found = [
-                _Near(each, Used(anchor, distance(anchor.place, outcome.place)))
+                Near(each, Used(anchor, distance(anchor.place, outcome.place)))
                 for each, anchor in known
                 if each is not outcome
             ]
@@ -249,7 +234,7 @@ def _anchor(outcome: Outcome) -> Anchor:
     return Anchor(outcome.run.id, outcome.place, outcome.measured_s, outcome.predicted_s)
 
 
-def _anchored(outcome: Outcome, near: Sequence[_Near], bins: Sequence[Bin]) -> AnchoredRow:
+def _anchored(outcome: Outcome, near: Sequence[Near], bins: Sequence[Bin]) -> AnchoredRow:
     assert outcome.place is not None
     assert outcome.measured_s
     assert outcome.predicted_s
@@ -266,80 +251,13 @@ def _anchored(outcome: Outcome, near: Sequence[_Near], bins: Sequence[Bin]) -> A
     )
 
 
-def _formula_s(outcome: Outcome, near: _Near) -> float | None:
+def _formula_s(outcome: Outcome, near: Near) -> float | None:
     """The formula's step, anchored to the nearest row."""
     other = near.outcome
     if not outcome.formula_s or not other.formula_s or not other.measured_s:
         return None
     factor = other.measured_s / other.formula_s
     return float(outcome.formula_s * factor**near.used.distance.weight)
-
-
-def table_of(outcomes: Sequence[Outcome]) -> list[Bin]:
-    """The ranges of anchored steps of some rows by distance, and of those whose nearest anchor has
-    the same plan where they are of at least `FEWEST` sources. A nearer bin is never wider than one
-    farther away: where few pairs say otherwise, the farther one is taken as wide."""
-    found: list[Bin] = []
-    for kind in (DENSE, OF_EXPERTS):
-        experts = kind == OF_EXPERTS
-        rows = [each for each in outcomes if each.place and each.place.experts == experts]
-        rows = [each for each in rows if not each.held_out]
-        found += _bins(kind, rows, 1, lambda used: True)
-        found += _bins(kind + SAME_PLAN, rows, FEWEST, lambda used: not used[0].distance.plan)
-    return found
-
-
-def _bins(
-    kind: str,
-    rows: Sequence[Outcome],
-    fewest: int,
-    counts: Callable[[Sequence[Used]], bool],
-) -> Iterator[Bin]:
-    """A kind's bins of rows whose anchors count, from the sources that there must be at least."""
-    low = high = 0.0
-    for least in AT:
-        own = _residuals(rows, least, counts)
-        sources = len({source for source, _ in own})
-        if sources >= fewest:
-            tenth, ninetieth = (_percentile(own, q) for q in ((1 - SHARE) / 2, (1 + SHARE) / 2))
-            low, high = min(low, tenth), max(high, ninetieth)
-            yield Bin(kind, least, low, high, len(own), sources)
-
-
-def _residuals(
-    rows: Sequence[Outcome], least: float, counts: Callable[[Sequence[Used]], bool]
-) -> list[tuple[str, float]]:
-    """Source and logarithm of measured over anchored step of rows whose nearest anchors from a
-    distance on lie less than a doubling farther, and count."""
-    found = []
-    for outcome, near in _neighbours(rows, least):
-        used = tuple(each.used for each in near)
-        if used[0].distance.total < least + 1 and counts(used):
-            assert outcome.measured_s
-            assert outcome.predicted_s
-            residual = math.log(outcome.measured_s / outcome.predicted_s) - correction(used)
-            found.append((outcome.run.source, residual))
-    return found
-
-
-def _percentile(own: Sequence[tuple[str, float]], share: float) -> float:
-    """A percentile of residuals in which each source weighs alike."""
-    ordered = sorted(own, key=lambda each: each[1])
-    counts = {source: sum(name == source for name, _ in own) for source, _ in own}
-    weights = np.array([1 / counts[source] for source, _ in ordered])
-    return quantile(np.array([residual for _, residual in ordered]), weights, share)
-
-
-def table_text(bins: Sequence[Bin]) -> str:
-    """The table as CSV."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(Bin._fields)
-    for each in bins:
-        writer.writerow(
-            [f"{cell:.{DIGITS}g}" if isinstance(cell, float) else cell for cell in each]
-        )
-    return text.getvalue()
 
 
 def outcomes_of_both(
@@ -366,12 +284,6 @@ def outcomes_of_both(
     return list(found.values())
 
 
-@in_session
-def main() -> None:
-    """Print the table of ranges."""
-    sys.stdout.write(table_text(table_of(outcomes_of_both())))
-
-
 def _half_width(outcome: Outcome) -> float:
     assert outcome.low_s
     assert outcome.high_s
@@ -381,7 +293,3 @@ def _half_width(outcome: Outcome) -> float:
 
 def _mean(errors: Iterable[float]) -> float:
     return statistics.fmean(map(abs, errors))
-
-
-if __name__ == "__main__":
-    main()

@@ -13,7 +13,6 @@ from simgpt import options, tables
 from simgpt.commands.validate import (
     anchored,
     device,
-    engine,
     goodput,
     kernels,
     memory,
@@ -48,7 +47,6 @@ command.add_command(moe.command)
 command.add_command(anchored.command)
 command.add_command(seeds.command)
 command.add_command(kernels.command)
-command.add_command(engine.command)
 command.add_command(memory.command)
 command.add_command(goodput.command)
 

@@ -9,17 +9,18 @@ its rope takes that is not fused. No published run has a part in any. Source:
 github.com/NVIDIA/Megatron-LM, tests/functional_tests/test_cases, golden values
 (`validation/memory/golden_runs.py`).
 
-    python -m validation.host_time
+    python -m tools.fit_host_time
 """
 
 from __future__ import annotations
 
 import re
 import statistics
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
+
+import click
 
 from simulator.predict import predict
 from simulator.stacks import load_stack
@@ -162,5 +163,12 @@ def _lines() -> Iterator[str]:
     )
 
 
+@click.command()
+def main() -> None:
+    """Print hosts' times for an op, and what runs with experts and latent attention say."""
+    for line in _lines():
+        print(line)
+
+
 if __name__ == "__main__":
-    sys.stdout.write("".join(f"{line}\n" for line in _lines()))
+    main()

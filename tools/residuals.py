@@ -1,6 +1,6 @@
 """What published runs took over what is predicted, by which predictions get their range.
 
-`python -m validation.published.residuals` prints the table that `simulator/uncertainty` keeps, with
+`python -m tools.residuals` prints the table that `simulator/uncertainty` keeps, with
 `--experts` that of models with experts, whose rows `simgpt validate moe` compares, and with
 `--coverage` how many measured steps fall into the ranges, each source predicted from all
 others. The rows that are held out are in neither the table nor the widening.
@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import csv
 import io
-import sys
 from collections.abc import Sequence
+
+import click
 
 from simulator.uncertainty.step_range import SHARE, PublishedResiduals, Run
 from topologies.session import in_session
@@ -69,23 +70,26 @@ def recipe_of(outcome: Outcome) -> str:
     return keys.get("recipe", NO_RECIPE)
 
 
+@click.command()
+@click.option("--experts", is_flag=True, help="The table of models with experts.")
+@click.option("--coverage", "covers", is_flag=True, help="How many steps the ranges hold.")
 @in_session
-def main() -> None:
+def main(experts: bool, covers: bool) -> None:
     """Print the table, or the coverage."""
-    if "--experts" in sys.argv:
+    if experts:
         rows = validate_moe().outcomes
-        sys.stdout.write(table([each for each in rows if each.run.text("experts")]))
+        print(table([each for each in rows if each.run.text("experts")]), end="")
         return
     outcomes = validate_published().outcomes
-    if "--coverage" not in sys.argv:
-        sys.stdout.write(table(outcomes))
+    if not covers:
+        print(table(outcomes), end="")
         return
     for title, held_out in (("rows of the table", False), ("rows held out", True)):
         found = coverage([each for each in outcomes if each.held_out == held_out])
-        sys.stdout.write(
+        print(
             f"{title}: {found.share:.1%} covered, mean over {found.sources} sources, "
             f"median half-width {found.half_width:.1%}; a widening of {found.widening:.2f} would "
-            f"cover {SHARE:.0%}; {found.nested:.1%} where the widening does not know the source\n"
+            f"cover {SHARE:.0%}; {found.nested:.1%} where the widening does not know the source"
         )
 
 

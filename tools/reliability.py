@@ -1,4 +1,4 @@
-"""How far the ranges of predicted steps can be relied on: `python -m validation.reliability FILE`.
+"""How far the ranges of predicted steps can be relied on: `python -m tools.reliability FILE`.
 
 For each share from one in ten to nineteen in twenty, how many of the measured steps fall into the
 ranges that are to hold that share, each source predicted from all others; and each source's
@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 import statistics
-import sys
 from collections.abc import Sequence
 from pathlib import Path
+
+import click
 
 from simulator.uncertainty.step_range import (
     SHARE,
@@ -100,14 +101,14 @@ def _short(source: str) -> str:
     return name if len(name) <= NAME else f"{name[: NAME - 1].rstrip()}…"
 
 
-def main() -> None:
+@click.command()
+@click.argument("file", metavar="FILE.png", type=click.Path(dir_okay=False, path_type=Path))
+def main(file: Path) -> None:
     """Draw into the file that is named."""
-    if len(sys.argv) != 2:
-        sys.exit("usage: python -m validation.reliability FILE.png")
     known = published_residuals()
-    draw(known, Path(sys.argv[1]))
+    draw(known, file)
     for share, covered in reliability(known):
-        sys.stdout.write(f"{share:.0%} asked for, {covered:.1%} within\n")
+        print(f"{share:.0%} asked for, {covered:.1%} within")
 
 
 if __name__ == "__main__":

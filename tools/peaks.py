@@ -1,6 +1,6 @@
 """What published runs needed over their predicted peaks, by which predictions get their P(fits).
 
-`python -m validation.memory.peaks [FILE …]` prints the table that `simulator/uncertainty` keeps: of
+`python -m tools.peaks [FILE …]` prints the table that `simulator/uncertainty` keeps: of
 Megatron-LM's tests and of the published runs that say their peak, and of the runs in further files
 with the columns of either, or of moe_cp_runs.csv. With `--likelihood` it prints instead how likely
 the peaks of each source are, predicted from those of all others, under several blurs.
@@ -11,11 +11,11 @@ from __future__ import annotations
 import csv
 import io
 import math
-import sys
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
+import click
 import numpy as np
 
 from simulator.uncertainty.fitting import MeasuredPeak, MeasuredPeaks, measured_peaks
@@ -59,16 +59,18 @@ def likelihood(peaks: Sequence[MeasuredPeak], blur: float) -> float:
     return float(np.mean([np.mean(found) for found in by_source.values()]))
 
 
+@click.command()
+@click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--likelihood", "likely", is_flag=True, help="How likely the peaks are, by blur.")
 @in_session
-def main() -> None:
+def main(files: tuple[Path, ...], likely: bool) -> None:
     """Print the table, or the likelihoods."""
-    if "--likelihood" in sys.argv:
+    if likely:
         for blur in BLURS:
-            sys.stdout.write(f"{blur:g}: {likelihood(measured_peaks().rows, blur):.3f}\n")
+            print(f"{blur:g}: {likelihood(measured_peaks().rows, blur):.3f}")
         return
-    paths = [Path(name) for name in sys.argv[1:]]
-    rows = [row for path in (None, *paths) for row in validate_memory(path).rows]
-    sys.stdout.write(table(rows))
+    rows = [row for path in (None, *files) for row in validate_memory(path).rows]
+    print(table(rows), end="")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The plans of published runs, by which a search knows what is usual.
 
-`python -m validation.published.plans` prints the table that `simulator/search` keeps: of each
+`python -m tools.usual_plans` prints the table that `simulator/search` keeps: of each
 distinct plan of a source's rows with a plan, held-out rows left out, the stack's family, how large
 the model, the sequence and the job are, and how the plan splits them.
 """
@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import csv
 import io
-import sys
 from collections.abc import Iterable
+
+import click
 
 from simulator.search.usual import COLUMNS, SPLITS, PublishedPlan
 from topologies.errors import SimgptError
@@ -61,10 +62,11 @@ def plan_of(run: PublishedRun) -> PublishedPlan | None:
     )
 
 
+@click.command()
 @in_session
 def main() -> None:
     """Print the table."""
-    sys.stdout.write(table([*read_runs(), *read_moe_runs()]))
+    print(table([*read_runs(), *read_moe_runs()]), end="")
 
 
 if __name__ == "__main__":
