@@ -24,7 +24,6 @@ READERS = {
     "executor/launching/rank_processes.py": "messages of ranks, and what they say on stderr",
     "simgpt/studies/inputs.py": "sources of its own",
     "simgpt/studies/rows.py": "rows line by line, on a descriptor of the reader's",
-    "simulator/child_process.py": "what the system says of a process",
     "topologies/files/kept_values.py": "what it kept itself, with a digest",
     "topologies/kept_results.py": "the package's own code",
     "validation/jobs/log_text.py": "logs line by line, on a descriptor of the reader's",

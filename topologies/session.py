@@ -49,10 +49,14 @@ class Session:
     def __exit__(self, *error: object) -> None:
         _ENTERED.set(_ENTERED.get()[:-1])
         if self not in _ENTERED.get():
-            own = [found for (_, thread), found in self._owned.items() if thread == get_ident()]
-            for found in own:
-                if isinstance(found, Saved):
-                    found.save()
+            self.save()
+
+    def save(self) -> None:
+        """Have what outlives the session write what this thread has added."""
+        own = [found for (_, thread), found in self._owned.items() if thread == get_ident()]
+        for found in own:
+            if isinstance(found, Saved):
+                found.save()
 
     def cache_of(self, function: Callable[Given, Found], maxsize: int) -> Callable[Given, Found]:
         """The function with a cache of so many results, the same one every time."""
@@ -64,12 +68,16 @@ class Session:
         """The session's one instance of a class in this thread, made without arguments."""
         key = kind, get_ident()
         if key not in self._owned:
-            while len(self._owned) >= MOST_OWNED:  # threads that are over leave theirs behind
-                oldest = self._owned.pop(next(iter(self._owned)), None)
-                if isinstance(oldest, Saved):
-                    oldest.save()
-            self._owned[key] = kind()
+            self.keep(kind())
         return cast(Found, self._owned[key])
+
+    def keep(self, found: object) -> None:
+        """Make an instance of a class the session's one in this thread."""
+        while len(self._owned) >= MOST_OWNED:  # threads that are over leave theirs behind
+            oldest = self._owned.pop(next(iter(self._owned)), None)
+            if isinstance(oldest, Saved):
+                oldest.save()
+        self._owned[type(found), get_ident()] = found
 
 
 _ENTERED: ContextVar[tuple[Session, ...]] = ContextVar("sessions", default=())

@@ -14,8 +14,7 @@ from simgpt.studies.inputs import Inputs
 from simgpt.studies.journal import Journal, rows_in
 from simgpt.studies.scaling import with_efficiency
 from simgpt.studies.study import Study
-from simgpt.studies.workers import InProcess, Processes, RowWorkers, in_order
-from simulator.child_process import FROZEN_S
+from simgpt.studies.workers import InProcess, RowWorkers, in_order, processes
 from topologies.records import record
 
 Progress = Callable[[int], None]
@@ -26,15 +25,14 @@ MOST_IN_A_BATCH = 16
 class SweepResources:
     """What a sweep runs on: `count` processes here, a Dask cluster at `scheduler`, or `slurm` jobs.
 
-    The next row may take `timeout_s`; a process here that has not run for `frozen_s` is replaced.
-    `note` is called with a sentence about what went wrong and was repaired.
+    The next row may take `timeout_s`. `note` is called with a sentence about what went wrong and
+    was repaired.
     """
 
     count: int = 1
     scheduler: str | None = None
     slurm: Slurm | None = None
     timeout_s: float = 3600.0
-    frozen_s: float = FROZEN_S
     note: Callable[[str], None] = options.note
 
     def workers(self, inputs: Inputs, rows: int) -> AbstractContextManager[RowWorkers]:
@@ -44,8 +42,7 @@ class SweepResources:
         if self.scheduler is not None:
             return dask_cluster(self.scheduler, inputs, self.count, self.timeout_s)
         if min(self.count, rows) > 1:
-            count = min(self.count, rows)
-            return Processes(inputs, count, self.timeout_s, self.frozen_s, self.note)
+            return processes(inputs, min(self.count, rows), self.timeout_s)
         return nullcontext(InProcess(inputs))
 
     @property

@@ -13,9 +13,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 from simulator.limits import check_measured
+from simulator.pool import LostError, Pool
 from simulator.predict import Prediction, predict
 from simulator.search.around import Judge, Result, Standing, Walk
 from simulator.search.branch_and_bound import BranchAndBound
@@ -23,14 +25,14 @@ from simulator.search.core import core_spaces, is_in_core, tree_of
 from simulator.search.families import family_of, name_of
 from simulator.search.objective import Objective
 from simulator.search.problem import SearchProblem, unproved
-from simulator.search.process_pool import ProcessPool, SearchError
 from simulator.search.progress import Progress, Tally
 from simulator.search.root_nodes import NEVER
 from simulator.search.space import Space
 from simulator.search.usual import usual_families, usual_plans, why_none
 from simulator.stacks.searched import fastest_kernels
 from simulator.stacks.stack import EXECUTOR, Stack
-from topologies.errors import MachineError
+from topologies.errors import MachineError, SimgptError
+from topologies.exit_status import ExitStatus
 from topologies.machine import Machine
 from topologies.placement import Placement
 from topologies.session import gc_paused, steps_in_session
@@ -45,6 +47,13 @@ FIRST = 4  # simulations of a family's walk, beside its usual plans
 LAST = 100  # of the walk from the best plan
 AT_ONCE = 8  # of these, however many processes there are
 STARTS = 4  # families from whose best plans one walks where nothing is proved
+LONGEST_S = 600.0  # for which no process answers, after which the search cannot go on
+
+
+class SearchError(SimgptError):
+    """A search that could not go on."""
+
+    exit_code = ExitStatus.MACHINE_FAILED
 
 
 @steps_in_session
@@ -68,8 +77,13 @@ def search(
     kernels = fastest_kernels(problem.stack, problem.gpt, problem.fixed, machine)
     check_measured(machine, kernels)
     judge = judge_of(problem.on(machine), machine, placement, capacity_bytes, objective)
-    with ProcessPool(workers) as pool, gc_paused():
-        yield from Search(judge, machine, placement, pool if workers > 1 else None, top).run()
+    # Each process imports this first, while this one simulates the first plan.
+    with Pool(workers, partial(import_module, __name__), LONGEST_S) as pool, gc_paused():
+        try:
+            yield from Search(judge, machine, placement, pool if workers > 1 else None, top).run()
+        except LostError as lost:
+            why = f"process {lost.pid} of the search {lost.what}"
+            raise SearchError(f"{why}; try --workers 1") from None
 
 
 class Search:
@@ -80,7 +94,7 @@ class Search:
         judge: Judge,
         machine: Machine,
         placement: Placement | None,
-        pool: ProcessPool | None,
+        pool: Pool | None,
         top: int,
     ) -> None:
         self._judge, self._machine, self._placement = judge, machine, placement

@@ -19,10 +19,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
+from simulator.pool import Pool
 from simulator.predict import Prediction
 from simulator.search.around import Judge
 from simulator.search.frontier import Candidate, Candidates
-from simulator.search.process_pool import ProcessPool
 from simulator.search.progress import Tally
 from simulator.search.root_nodes import NEVER, WORTH
 from simulator.search.space import Space
@@ -69,9 +69,7 @@ class OpenNodes(Protocol):
 class SingleProcess:
     """Whole spaces whose bounds are refined in this process; a pool, if any, simulates."""
 
-    def __init__(
-        self, spaces: Sequence[Space], setup: WorkerSetup, pool: ProcessPool | None
-    ) -> None:
+    def __init__(self, spaces: Sequence[Space], setup: WorkerSetup, pool: Pool | None) -> None:
         self._frontier = Frontiers(spaces, setup)
         self._simulate, self._pool = setup.judge.simulate, pool
 
@@ -119,7 +117,7 @@ class BranchAndBound:
     """The search of spaces, the parts of a core space, for the best plan that fits."""
 
     def __init__(
-        self, spaces: Sequence[Space], setup: WorkerSetup, pool: ProcessPool | None = None
+        self, spaces: Sequence[Space], setup: WorkerSetup, pool: Pool | None = None
     ) -> None:
         self._judge: Judge = setup.judge
         self._shapes, self.plans = sum(map(len, spaces)), sum(space.plans for space in spaces)

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from simulator.costs.analytic import compute_costs
+from simulator.pool import Pool
 from simulator.ranks.fabric import MachineFabric
 from simulator.search.around import Judge
 from simulator.search.bounds.nonmonotonic_latency import without_falls
 from simulator.search.branch_and_bound import BranchAndBound
 from simulator.search.neighbours import layers_on_stages
 from simulator.search.problem import SearchProblem
-from simulator.search.process_pool import ProcessPool
 from simulator.search.root_nodes import Machinery
 from simulator.search.space import Space, spaces_of
 from simulator.search.workers import WorkerSetup
@@ -45,7 +45,7 @@ def tree_of(
     spaces: Sequence[Space],
     machine: Machine,
     placement: Placement | None = None,
-    pool: ProcessPool | None = None,
+    pool: Pool | None = None,
 ) -> BranchAndBound:
     """The search tree of the parts of a core space."""
     problem = judge.problem

@@ -10,18 +10,18 @@ from itertools import count
 
 import numpy as np
 
+from simulator.pool import Pool
 from simulator.predict import Prediction
 from simulator.search.around import Judge
 from simulator.search.bounds.batched_programs import kinds, sizes_of
 from simulator.search.frontier import Candidate, Candidates, Frontier, keep
 from simulator.search.problem import SearchProblem
-from simulator.search.process_pool import ProcessPool, WorkerState
 from simulator.search.progress import Tally
 from simulator.search.root_nodes import NEVER, Machinery
 from simulator.search.space import Space, space_of
 from topologies.errors import MachineError
 from topologies.records import record
-from topologies.session import gc_paused
+from topologies.session import current_session, gc_paused
 from workload.plan import Plan
 from workload.sizes.arrays import Indices
 
@@ -131,15 +131,15 @@ def together(several: Iterable[Candidates]) -> Candidates:
     return found
 
 
-def settle(state: WorkerState, setup: WorkerSetup) -> None:
-    """Give a worker its share of the space."""
-    state["frontier"] = Frontiers(map(space_of, setup.problems), setup)
-    state["simulate"] = setup.judge.simulate
+def settle(setup: WorkerSetup) -> None:
+    """Give this process its share of the space, which its session keeps."""
+    current_session().keep(Frontiers(map(space_of, setup.problems), setup))
+    current_session().keep(setup.judge)
 
 
-def work(state: WorkerState, update: Update) -> WorkerReport:
+def work(update: Update) -> WorkerReport:
     """Refine bounds for `WORK_S`, or until there is a plan to simulate."""
-    frontier: Frontiers = state["frontier"]
+    frontier = current_session().the(Frontiers)
     frontier.set_threshold(update.threshold)
     for plan, peak_bytes in update.too_large:
         frontier.exceed(plan, peak_bytes)
@@ -153,9 +153,9 @@ def work(state: WorkerState, update: Update) -> WorkerReport:
     return WorkerReport(frontier.tally, frontier.lowest, found, frontier.candidates)
 
 
-def bound(state: WorkerState, threshold: int) -> WorkerReport:
+def bound(threshold: int) -> WorkerReport:
     """Bound some of the space for `WORK_S`, without refining."""
-    frontier: Frontiers = state["frontier"]
+    frontier = current_session().the(Frontiers)
     frontier.set_threshold(threshold)
     until = time.monotonic() + WORK_S
     with gc_paused():
@@ -167,11 +167,10 @@ def bound(state: WorkerState, threshold: int) -> WorkerReport:
     return WorkerReport(frontier.tally, frontier.lowest, [], *how)
 
 
-def simulated(state: WorkerState, plan: Plan) -> Simulated:
+def simulated(plan: Plan) -> Simulated:
     """Simulate a plan."""
     with gc_paused():
-        prediction: Simulated = state["simulate"](plan)
-    return prediction
+        return current_session().the(Judge).simulate(plan)
 
 
 class Workers:
@@ -182,7 +181,7 @@ class Workers:
     any.
     """
 
-    def __init__(self, pool: ProcessPool) -> None:
+    def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._waiting: list[tuple[int, int, Plan]] = []
         self._reports: dict[int, WorkerReport] = {}
@@ -195,7 +194,7 @@ class Workers:
     def settle(self, setup: WorkerSetup) -> None:
         """Give every worker its share."""
         for number in range(self._pool.count):
-            self._pool.ask(number, settle, replace(setup, share=(number, self._pool.count)))
+            self._pool.submit(number, settle, replace(setup, share=(number, self._pool.count)))
 
     @property
     def tally(self) -> Tally:
@@ -223,10 +222,10 @@ class Workers:
             for number in range(self._pool.count)
             if number not in self._reports or not self._reports[number].is_bounded
         ]
-        for number in {*left} & {*self._pool.free}:
-            self._pool.ask(number, bound, threshold)
+        for number in {*left} & {*self._pool.idle}:
+            self._pool.submit(number, bound, threshold)
         if left:
-            number, answer = self._pool.answer()
+            number, answer = self._pool.wait()
             if isinstance(answer, WorkerReport):
                 self._reports[number] = answer
         return bool(left)
@@ -238,9 +237,9 @@ class Workers:
     def step(self, threshold: int) -> list[Outcome]:
         """Give each idle worker a task, then wait for one result: a simulated plan, if it was
         one."""
-        for number in sorted(self._pool.free, key=self._lowest_of, reverse=True):
+        for number in sorted(self._pool.idle, key=self._lowest_of, reverse=True):
             self._assign(number, threshold)
-        number, answer = self._pool.answer()
+        number, answer = self._pool.wait()
         if isinstance(answer, WorkerReport):
             self._reports[number] = answer
             for least, plan in answer.next_plans:
@@ -265,8 +264,8 @@ class Workers:
             self._has_begun = True
             bound, _, plan = heapq.heappop(self._waiting)
             self._simulating[number] = bound, plan
-            self._pool.ask(number, simulated, plan)
+            self._pool.submit(number, simulated, plan)
         elif lowest < threshold:
             fresh = self._too_large[self._told[number] :]
             self._told[number] = len(self._too_large)
-            self._pool.ask(number, work, Update(threshold, fresh))
+            self._pool.submit(number, work, Update(threshold, fresh))

@@ -12,7 +12,7 @@ import pytest
 
 from executor.launching import devices
 from simgpt.studies.cluster import Slurm, slurm_jobs
-from simulator.search.process_pool import ProcessPool
+from simulator.pool import Pool
 from tests.simgpt.studies.processes import write_study
 from topologies.interpreter import apart_from_the_folder, child_environment
 from validation.published.predicting import WORTH_A_POOL, processes
@@ -119,9 +119,9 @@ def test_processes_of_a_console_do_not_look_for_modules_where_it_stands(
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})  # one core is this process
     # As a console and as a notebook have the folder.
     monkeypatch.setattr(sys, "path", ["", str(foreign), *sys.path])
-    with processes(WORTH_A_POOL) as pool:
-        paths = [pool.submit(eval, PATH).result() for _ in range(4)]
-    with ProcessPool(1) as search:
+    with processes(WORTH_A_POOL) as each:
+        paths = list(each(eval, [PATH] * 4, 1))
+    with Pool(1) as search:
         paths += search.map(eval, [PATH])
     for path in paths:
         assert not {"", str(foreign)} & set(path)

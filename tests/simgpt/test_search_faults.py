@@ -1,4 +1,4 @@
-"""A search whose process is killed or stopped answers with the best plan so far."""
+"""A search whose process is killed, or does not answer, answers with the best plan so far."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import json
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from simulator import search as searching
+from simulator.pool import Pool
 from simulator.predict import Prediction
 from simulator.search import Progress, SearchError
-from simulator.search.process_pool import ProcessPool
 from tests.messages import assert_names
 from tests.simgpt.face import simgpt
 
@@ -41,21 +42,22 @@ def assert_said_of_both_fronts(err: str) -> None:
     assert_names(devices, "4", ENDED)
 
 
-class Ailing(ProcessPool):
+class Ailing(Pool):
     """Workers one of whose processes is hit by a signal once a plan is found."""
 
     number: signal.Signals
 
-    def __init__(self, count: int) -> None:
-        super().__init__(count, frozen_s=3.0)
+    def __init__(self, *how: Any) -> None:
+        super().__init__(*how)
         self._has_plan = False
 
-    def answer(self) -> tuple[int, Any]:
-        pid = self._processes[0].pid
+    def wait(self) -> tuple[int, Any]:
+        pid = self._workers[0].process.pid
         assert pid is not None
         if self._has_plan:
-            os.kill(pid, self.number)
-        number, result = super().answer()
+            with suppress(ProcessLookupError):
+                os.kill(pid, self.number)
+        number, result = super().wait()
         self._has_plan |= isinstance(result, Prediction)
         return number, result
 
@@ -63,15 +65,16 @@ class Ailing(ProcessPool):
 @pytest.mark.parametrize(
     ("number", "named"),
     [
-        (signal.SIGKILL, "9"),
-        pytest.param(signal.SIGSTOP, "3 s", marks=pytest.mark.slow),  # how long it has not run
+        (signal.SIGKILL, "signal 9"),
+        pytest.param(signal.SIGSTOP, "3 s", marks=pytest.mark.slow),  # how long nothing came
     ],
 )
 def test_a_search_that_loses_a_process_answers_with_the_best_plan_so_far(
     number: signal.Signals, named: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Ailing, "number", number, raising=False)
-    monkeypatch.setattr(searching, "ProcessPool", Ailing)
+    monkeypatch.setattr(searching, "Pool", Ailing)
+    monkeypatch.setattr(searching, "LONGEST_S", 3.0)
     monkeypatch.setattr(
         "simulator.search.branch_and_bound.WORTH", 1
     )  # all of it is for the processes
@@ -81,7 +84,7 @@ def test_a_search_that_loses_a_process_answers_with_the_best_plan_so_far(
     assert answer["optimal"] is False
     assert len(answer["plans"]) >= 1
     assert 0 < answer["gap"] <= 1
-    assert_names(said.err.splitlines()[-1], named)
+    assert_names(said.err.splitlines()[-1], named, "--workers 1")
 
 
 def lost_after(patch: pytest.MonkeyPatch, searches: int) -> None:

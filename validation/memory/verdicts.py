@@ -218,9 +218,9 @@ def _peaks(rows: Sequence[Happened], progress: Callable[[str], None]) -> dict[st
     tasks = {_task(row).signature: _task(row) for row in rows}
     order = sorted(tasks, key=lambda name: repr((tasks[name].job.gpt, tasks[name].job.plan)))
     found: dict[str, int] = {}
-    with processes(len(order)) as pool:
-        each = pool.map(_peak, [tasks[name] for name in order], chunksize=AT_ONCE)
-        for name, peak_bytes in zip(order, each, strict=True):
+    with processes(len(order)) as each:
+        peaks = each(_peak, [tasks[name] for name in order], AT_ONCE)
+        for name, peak_bytes in zip(order, peaks, strict=True):
             found[name] = peak_bytes
             progress(f"{len(found):,} of {len(order):,} peaks predicted")
     return found

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from multiprocessing.util import Finalize
-from typing import Any, TypeVar
+from importlib import import_module
+from itertools import chain
+from typing import Any
 
-from simulator.child_process import end_with_the_parent, spawning
+from simulator.pool import LostError, Pool
 from simulator.predict import predict
 from simulator.stacks import Stack
 from simulator.stacks.job import Job
@@ -24,7 +21,7 @@ from topologies.exit_status import ExitStatus
 from topologies.machine import Machine
 from topologies.placement import scheduler
 from topologies.records import record
-from topologies.session import Session, begin_worker, gc_paused
+from topologies.session import Session, gc_paused
 from validation.published.baselines import ideal_of
 from validation.published.case import (
     NO_PLAN,
@@ -39,7 +36,6 @@ from validation.published.outcome import BEST_PLAN, NO_MEASUREMENT, PREDICTED, O
 from validation.published.run_machine import machine_of
 from validation.published.runs import PublishedRun
 
-Found = TypeVar("Found")
 ELSEWHERE = "elsewhere"  # the status of a row that another comparison predicts
 WORTH_A_POOL = 40  # rows: below that, starting processes takes longer than predicting
 AT_ONCE = 8  # neighbours have the same programs; more of them leave a worker idle at the end
@@ -83,9 +79,8 @@ class Failure:
 
 
 Prepared = tuple[Case, Machine]
-Asked = dict[
-    str, tuple[Future[list[PredictedRow]], int]
-]  # by signature: a batch, and a place in it
+Predicted = list[tuple[str, PredictedRow]]  # by signature
+Each = Callable[[Callable[[Any], Any], Sequence[Any], int], Iterator[Any]]
 
 
 def predict_runs(
@@ -99,21 +94,25 @@ def predict_runs(
     The plans of rows that say none are searched beside the predictions of the others. `stack_of`
     gives another stack for a row's own.
     """
-    with Session(), processes(len(runs)) as pool:
-        ready = pool.map(prepared, runs, chunksize=AT_ONCE)
+    with Session(), processes(len(runs)) as each:
+        ready = each(prepared, runs, AT_ONCE)
         cases = {
             run.id: _with_stack(case, partial(stack_of, run))
             for run, case in zip(runs, ready, strict=True)
         }
         lacking = [run for run in runs if find_plan is not None and _has_no_plan(cases[run.id])]
-        searches = {run.id: pool.submit(prepared, run, find_plan) for run in lacking}
-        asked: Asked = {}
-        known = _asked(pool, {k: c for k, c in cases.items() if k not in searches}, asked)
-        progress(f"predicting {len(asked)} plans for {len(known)} rows, searching {len(searches)}")
-        cases |= {key: search.result() for key, search in searches.items()}
-        known |= _asked(pool, {key: cases[key] for key in searches}, asked)
-        answers = {key: _answer(*asked[signature]) for key, signature in known.items()}
-    return [_outcome(run, cases[run.id], answers.get(run.id)) for run in runs]
+        known = _signed(cases)
+        tasks = dict(known.values())
+        progress(f"predicting {len(tasks)} plans for {len(known)} rows, searching {len(lacking)}")
+        searches = [partial(prepared, run, find_plan) for run in lacking]
+        done = each(_called, [*searches, *_predictions(tasks)], 1)
+        cases |= {run.id: next(done) for run in lacking}
+        answers = dict(chain.from_iterable(done))
+        known |= _signed({run.id: cases[run.id] for run in lacking})
+        new = {name: task for name, task in known.values() if name not in answers}
+        answers |= chain.from_iterable(each(_called, _predictions(new), 1))
+    found = {key: answers[name] for key, (name, _) in known.items()}
+    return [_outcome(run, cases[run.id], found.get(run.id)) for run in runs]
 
 
 def prepared(run: PublishedRun, find_plan: FindPlan | None = None) -> Prepared | Failure:
@@ -181,25 +180,22 @@ def _status(case: Case, measured: float | None) -> str:
     return PREDICTED if measured is not None else NO_MEASUREMENT
 
 
-def _asked(pool: Executor, cases: Mapping[str, Prepared | Failure], asked: Asked) -> dict[str, str]:
-    """By row the signature under which its prediction stands in `asked`, where there is a case.
-
-    Neighbours in time have the same programs, which a process keeps.
-    """
+def _signed(cases: Mapping[str, Prepared | Failure]) -> dict[str, tuple[str, Task]]:
+    """By row what is to be predicted, and its signature, where there is a case."""
     tasks = {
         key: Task(each[0].job, each[1])
         for key, each in cases.items()
         if not isinstance(each, Failure)
     }
-    signatures = {key: task.signature for key, task in tasks.items()}
-    distinct = {signatures[key]: task for key, task in tasks.items()}
-    new = [name for name in distinct if name not in asked]
-    new.sort(key=lambda name: _nearness(distinct[name]))
-    for first in range(0, len(new), AT_ONCE):
-        some = new[first : first + AT_ONCE]
-        batch = pool.submit(_predicted, [distinct[name] for name in some])
-        asked.update({name: (batch, place) for place, name in enumerate(some)})
-    return signatures
+    return {key: (task.signature, task) for key, task in tasks.items()}
+
+
+def _predictions(tasks: Mapping[str, Task]) -> list[Callable[[], Predicted]]:
+    """Calls that predict tasks by signature, a few each: neighbours in time have the same programs,
+    which a process keeps."""
+    near = sorted(tasks.items(), key=lambda item: _nearness(item[1]))
+    batches = (near[first : first + AT_ONCE] for first in range(0, len(near), AT_ONCE))
+    return [partial(_predicted, batch) for batch in batches]
 
 
 def _nearness(task: Task) -> str:
@@ -208,12 +204,12 @@ def _nearness(task: Task) -> str:
     return repr((task.machine.name, task.job.gpt, task.job.plan))
 
 
-def _answer(batch: Future[list[PredictedRow]], place: int) -> PredictedRow:
-    return batch.result()[place]
+def _predicted(tasks: Sequence[tuple[str, Task]]) -> Predicted:
+    return [(name, predicted(task)) for name, task in tasks]
 
 
-def _predicted(tasks: Sequence[Task]) -> list[PredictedRow]:
-    return [predicted(task) for task in tasks]
+def _called(task: Callable[[], Any]) -> Any:
+    return task()
 
 
 class LostProcessError(SimgptError):
@@ -222,55 +218,20 @@ class LostProcessError(SimgptError):
     exit_code = ExitStatus.MACHINE_FAILED
 
 
-class _Processes(ProcessPoolExecutor):
-    """Starts a process for a task while there are fewer than it may have; a terminal's Ctrl-C is
-    for this one alone."""
-
-    def submit(self, fn: Callable[..., Found], /, *args: Any, **named: Any) -> Future[Found]:
-        """The outcome, once a process has it."""
-        with spawning({signal.SIGINT}):
-            return super().submit(fn, *args, **named)
-
-
-class _ThisProcess(Executor):
-    """Does at once what it is given."""
-
-    def submit(self, fn: Callable[..., Found], /, *args: Any, **named: Any) -> Future[Found]:
-        """The outcome, in a future that is done."""
-        future: Future[Found] = Future()
-        future.set_result(fn(*args, **named))
-        return future
-
-
 @contextmanager
-def processes(rows: int) -> Iterator[Executor]:
-    """One process for each core, each in a session of its own; for few rows this one. After an
-    error what has not begun is not done any more."""
+def processes(rows: int) -> Iterator[Each]:
+    """One process for each core, each in a session of its own; for few rows this one. What it
+    gives is called as `map` is, with how many of the tasks a process is given at once."""
     workers = len(os.sched_getaffinity(0))
     if rows < WORTH_A_POOL or workers < 2:
-        yield _ThisProcess()
+        yield lambda function, tasks, at_once: map(function, tasks)
         return
-    context = multiprocessing.get_context("spawn")
-    with spawning({signal.SIGINT}):
-        pool = _Processes(workers, mp_context=context, initializer=_begin)
-    try:
-        yield pool
-    except BrokenProcessPool:
-        raise LostProcessError(
-            "a process that predicted rows has ended; it may need more memory than there is"
-        ) from None
-    except BaseException:
-        pool.shutdown(wait=False, cancel_futures=True)
-        raise
-    pool.shutdown()
-
-
-def _begin() -> None:
-    """Keep what predictions have in common for as long as this process lives, and save it then."""
-    end_with_the_parent()
-    begin_worker()
-    session = Session().__enter__()
-    Finalize(None, session.__exit__, args=(None, None, None), exitpriority=1)
+    with Pool(workers, partial(import_module, __name__)) as pool:
+        try:
+            yield pool.map
+        except LostError as lost:
+            why = f"process {lost.pid}, which predicted rows, {lost.what}"
+            raise LostProcessError(f"{why}; it may need more memory than there is") from None
 
 
 def predicted(task: Task) -> PredictedRow:

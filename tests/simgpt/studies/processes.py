@@ -9,8 +9,6 @@ import sys
 import time
 from pathlib import Path
 
-from simulator.child_process import end_with_the_parent
-
 PATIENCE_S = 60.0
 LONG = """
 model = "tiny-30k"
@@ -79,29 +77,6 @@ def children(parent: int) -> list[int]:
         if entry.name.isdigit() and int(after_name[1]) == parent and after_name[0] != "Z":
             found.append(int(entry.name))
     return found
-
-
-STARTER = """
-import multiprocessing, time
-from tests.simgpt.studies.processes import busy_without_end
-multiprocessing.get_context("spawn").Process(target=busy_without_end).start()
-time.sleep(600)
-"""
-
-
-def busy_without_end() -> None:
-    """A worker that does not look up from its work."""
-    end_with_the_parent()
-    print("busy", flush=True)
-    time.sleep(600)
-
-
-def starter_of_a_busy_worker() -> subprocess.Popen[str]:
-    """A process that has started such a worker."""
-    starter = subprocess.Popen([sys.executable, "-c", STARTER], stdout=subprocess.PIPE, text=True)
-    assert starter.stdout is not None
-    assert starter.stdout.readline() == "busy\n"
-    return starter
 
 
 def runs(process: int) -> bool:

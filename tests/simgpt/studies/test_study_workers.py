@@ -17,24 +17,22 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from simgpt.studies import workers
 from simgpt.studies.errors import WorkersError
 from simgpt.studies.evaluate import Batch, Row
 from simgpt.studies.inputs import Inputs, inputs_of
 from simgpt.studies.journal import RESULTS
 from simgpt.studies.study import Study
 from simgpt.studies.sweep_rows import SweepResources, sweep_into
-from simgpt.studies.workers import Processes, in_order
-from tests.messages import assert_names, names
+from simgpt.studies.workers import in_order
+from simulator import pool
+from tests.messages import names
 from tests.simgpt.face import simgpt
 from tests.simgpt.studies.processes import (
     PATIENCE_S,
     begin,
     children,
     count,
-    finish,
     runs,
-    starter_of_a_busy_worker,
     wait_for_rows,
     write_study,
 )
@@ -88,9 +86,8 @@ def swept(
 
 def kill_a_worker() -> None:
     for process in multiprocessing.active_children():
-        if process.name == "simgpt-worker" and process.pid is not None:
-            os.kill(process.pid, signal.SIGKILL)
-            return
+        process.kill()
+        return
 
 
 def test_two_workers_make_the_same_bytes_though_each_is_killed() -> None:
@@ -134,70 +131,8 @@ def test_workers_that_say_nothing_are_not_waited_for_without_end(tmp_path: Path)
     assert multiprocessing.active_children() == []
 
 
-def stop_a_worker(stopped: list[int]) -> None:
-    """Freeze a process of the sweep that is at work, as a debugger or a machine's owner may."""
-    for process in multiprocessing.active_children():
-        if process.name == "simgpt-worker" and process.pid is not None:
-            os.kill(process.pid, signal.SIGSTOP)
-            stopped.append(process.pid)
-            return
-
-
-@pytest.mark.slow
-def test_a_worker_that_is_stopped_is_named_and_replaced_and_the_bytes_are_the_same() -> None:
-    asked, inputs, whole = world()
-    stopped: list[int] = []
-    said: list[str] = []
-
-    def progress(done: int) -> None:
-        if done == 4:
-            stop_a_worker(stopped)
-
-    assert (
-        swept(asked, inputs, SweepResources(2, frozen_s=3.0, note=said.append), progress) == whole
-    )
-    (pid,) = stopped
-    (line,) = (each for each in said if str(pid) in each)
-    assert_names(line, f"process {pid}", "3 s", "row")
-    assert not runs(pid)
-    assert multiprocessing.active_children() == []
-
-
-def test_a_row_whose_workers_all_freeze_is_not_said_to_need_memory(tmp_path: Path) -> None:
-    asked, inputs, _ = world()
-    processes = Processes(inputs, 1, 60.0, 3.0, lambda _: None)
-    with processes, pytest.raises(WorkersError) as error:
-        worker, batch = processes._workers[0], [(7, next(asked.points()))]
-        for _ in range(workers.TRIES):
-            worker.task = (0, batch)
-            processes._workers = [worker]
-            processes._thaw(worker)
-            worker = processes._workers[0]
-    assert_names(str(error.value), "row 7", "3 workers", "3 s")
-    assert "memory" not in str(error.value)
-
-
-@pytest.mark.slow
-def test_a_worker_stopped_in_a_sweep_of_its_own_is_replaced_within_a_minute(tmp_path: Path) -> None:
-    asked = write_study(tmp_path, LAYERS)
-    sweep = begin(asked, tmp_path / "out", "--workers", "2")
-    wait_for_rows(sweep, tmp_path / "out" / RESULTS, 3)
-    pid = next(each for each in children(sweep.pid) if b"spawn_main" in command_of(each))
-    os.kill(pid, signal.SIGSTOP)
-    _, err = sweep.communicate(timeout=2 * PATIENCE_S)
-    assert sweep.returncode == 0
-    assert_names(err, f"process {pid}", "30 s")
-    assert not runs(pid)
-    finish(begin(asked, tmp_path / "whole"))
-    assert results_of(tmp_path / "out") == results_of(tmp_path / "whole")
-
-
 def command_of(pid: int) -> bytes:
     return Path(f"/proc/{pid}/cmdline").read_bytes()
-
-
-def results_of(folder: Path) -> bytes:
-    return (folder / RESULTS).read_bytes()
 
 
 def test_workers_of_another_version_are_refused(tmp_path: Path) -> None:
@@ -215,14 +150,6 @@ def test_workers_end_with_a_sweep_that_is_killed(tmp_path: Path) -> None:
     assert len(workers) >= 2
     sweep.kill()
     sweep.communicate(timeout=PATIENCE_S)
-    wait_for_the_end_of(workers)
-
-
-def test_a_busy_worker_ends_with_the_process_that_started_it() -> None:
-    starter = starter_of_a_busy_worker()
-    workers = children(starter.pid)
-    starter.kill()
-    starter.communicate(timeout=PATIENCE_S)
     wait_for_the_end_of(workers)
 
 
@@ -322,6 +249,6 @@ def test_a_worker_that_cannot_start_ends_the_sweep_with_a_sentence(
         raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
     asked, inputs, _ = world()
-    monkeypatch.setattr(workers, "_Worker", refused)
+    monkeypatch.setattr(pool, "_Worker", refused)
     with pytest.raises(WorkersError, check=names(os.strerror(errno.EAGAIN))):
         sweep_into(tmp_path, asked, inputs, SweepResources(2), lambda _: None)

@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import operator
-import os
-import signal
-import threading
-import time
 from dataclasses import replace
 from itertools import pairwise
 
@@ -16,11 +10,10 @@ import pytest
 from hypothesis import strategies as st
 
 from simulator.predict import predict
-from simulator.search import SearchError, best_plan, search
+from simulator.search import best_plan, search
 from simulator.search.baselines import by_axonn, every_plan, exhaustive, kendall_tau
 from simulator.search.objective import OBJECTIVES
 from simulator.search.problem import SearchProblem
-from simulator.search.process_pool import ProcessPool, WorkerState
 from simulator.search.space import space_of
 from tests.examples import few_and_many
 from tests.messages import names
@@ -156,63 +149,6 @@ def test_two_processes_find_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     assert one.found == two.found
     assert [*one.families] == [*two.families]
     assert (one.considered, one.fitting, one.around) == (two.considered, two.fitting, two.around)
-
-
-def test_a_process_that_ends_is_said_in_one_sentence() -> None:
-    with ProcessPool(1) as pool:
-        assert list(pool.map(abs, [-1, -2, -3])) == [1, 2, 3]
-        with pytest.raises(TypeError):
-            list(pool.map(abs, ["-1"]))
-        with pytest.raises(SearchError, check=names("1")):
-            list(pool.map(os._exit, [1]))
-
-
-def test_results_are_in_order_or_as_they_arrive() -> None:
-    """Whichever of two processes is through first, of which the first sleeps."""
-    with ProcessPool(2) as pool:
-        assert list(pool.map(slept, [0.5, 0, 0])) == [0.5, 0, 0]
-        assert list(pool.map_as_done(slept, [0.5, 0, 0])) == [(1, 0), (2, 0), (0, 0.5)]
-        assert list(pool.map_as_done(slept, [])) == list(pool.map(slept, [])) == []
-
-
-def slept(seconds: float) -> float:
-    """So many seconds, after them."""
-    time.sleep(seconds)
-    return seconds
-
-
-@pytest.mark.slow
-def test_a_process_that_is_killed_or_stopped_is_named() -> None:
-    for number, what in (
-        (signal.SIGKILL, "9"),
-        (signal.SIGSTOP, "2 s"),
-    ):
-        with ProcessPool(2, frozen_s=2.0) as pool:
-            pids = [pool._processes[each].pid for each in pool.free]
-            pool.ask(0, busy, 600)
-            pool.ask(1, busy, 0)
-            assert pool.answer() == (1, None)
-            assert pids[0] is not None
-            os.kill(pids[0], number)
-            with pytest.raises(SearchError, check=names(str(pids[0]), what)):
-                pool.answer()
-        assert multiprocessing.active_children() == []
-
-
-def busy(_: WorkerState, seconds: float) -> None:
-    """Compute without looking up."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        sum(range(1000))
-
-
-def test_a_crew_that_is_left_while_it_is_told_something_ends_at_once() -> None:
-    before = threading.active_count()
-    with ProcessPool(2) as pool:
-        for number in pool.free:
-            pool.ask(number, operator.is_, bytes(10**7))  # more than a pipe holds
-        assert threading.active_count() == before + pool.count
-    assert threading.active_count() == before
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import random
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -11,16 +12,17 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
+from simulator.pool import Pool
 from simulator.search import search
 from simulator.search.bounds.batched_programs import kinds, sizes_of
 from simulator.search.objective import OBJECTIVES
 from simulator.search.problem import SearchProblem
-from simulator.search.process_pool import Function, ProcessPool, WorkerState
 from simulator.search.progress import Progress, Tally
 from simulator.search.space import space_of
 from simulator.search.workers import WorkerReport, Workers, share_of
 from tests.examples import few_and_many
 from tests.simulator.search.drawn import DRAWN, MACHINES, few_plans
+from topologies.session import Session
 from workload.gpt import GPT, find_model
 from workload.plan import Plan
 
@@ -28,7 +30,7 @@ SMALL = GPT.of(name="small", layers=4, hidden=512, heads=4, ffn=2048, sequence=5
 NARROW = {"tp": 4, "overlap": (), "order": "tp-dp-pp", "mbs": 1}
 
 
-class InTurn(ProcessPool):
+class InTurn(Pool):
     """The processes of a pool run one after the other, in any order: what goes over pipes is
     pickled, and what each one keeps is its own."""
 
@@ -36,7 +38,7 @@ class InTurn(ProcessPool):
         super().__init__(count)
         self._random = random.Random(seed)
         self._tasks: dict[int, bytes] = {}
-        self._own: list[WorkerState] = [{} for _ in range(count)]
+        self._own = [Session() for _ in range(count)]
         self.asked: list[str] = []
         self.answered: list[Any] = []
 
@@ -44,23 +46,24 @@ class InTurn(ProcessPool):
         """There are none to start."""
 
     @property
-    def free(self) -> list[int]:
+    def idle(self) -> list[int]:
         return [number for number in range(self.count) if number not in self._tasks]
 
-    def ask(self, number: int, function: Function, task: object) -> None:
+    def submit(self, number: int, function: Callable[..., Any], *args: object) -> None:
         assert number not in self._tasks
-        self.asked.append(function.__name__)
-        self._tasks[number] = pickle.dumps((function, task))
+        self.asked.append(function.__name__ if hasattr(function, "__name__") else "map")
+        self._tasks[number] = pickle.dumps((function, args))
 
-    def answer(self) -> tuple[int, Any]:
+    def wait(self) -> tuple[int, Any]:
         number = self._random.choice(sorted(self._tasks))
-        function, task = pickle.loads(self._tasks.pop(number))
-        answer = pickle.loads(pickle.dumps(function(self._own[number], task)))
+        function, args = pickle.loads(self._tasks.pop(number))
+        with self._own[number]:
+            answer = pickle.loads(pickle.dumps(function(*args)))
         self.answered.append(answer)
         return number, answer
 
 
-class Reporting(ProcessPool):
+class Reporting(Pool):
     """One process, which answers its tasks with these reports, one after the other."""
 
     def __init__(self, *reports: WorkerReport) -> None:
@@ -72,24 +75,24 @@ class Reporting(ProcessPool):
         """There is none to start."""
 
     @property
-    def free(self) -> list[int]:
+    def idle(self) -> list[int]:
         return [0]
 
-    def ask(self, number: int, function: Function, task: object) -> None:
+    def submit(self, number: int, function: Callable[..., Any], *args: object) -> None:
         self.asked.append(function.__name__)
 
-    def answer(self) -> tuple[int, Any]:
+    def wait(self) -> tuple[int, Any]:
         return 0, self._reports.pop(0) if self.asked[-1] == "work" else None
 
 
 def by_team(
-    problem: SearchProblem, name: str, pool: ProcessPool, *, worth: int = 1, **how: Any
+    problem: SearchProblem, name: str, pool: Pool, *, worth: int = 1, **how: Any
 ) -> list[Progress]:
     """The states of a search by a pool, which shares a space of at least `worth` shapes."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("simulator.search.branch_and_bound.WORTH", worth)
         patch.setattr("simulator.search.workers.WORK_S", 0)
-        patch.setattr("simulator.search.ProcessPool", lambda _: pool)
+        patch.setattr("simulator.search.Pool", lambda *_: pool)
         return list(search(problem, MACHINES[name], workers=2, **how))
 
 
@@ -136,11 +139,11 @@ def test_a_search_is_by_one_process_unless_it_is_given_several(
 ) -> None:
     counts: list[int] = []
 
-    def pool(count: int) -> ProcessPool:
+    def pool(count: int, *how: Any) -> Pool:
         counts.append(count)
-        return ProcessPool(count)
+        return Pool(count, *how)
 
-    monkeypatch.setattr("simulator.search.ProcessPool", pool)
+    monkeypatch.setattr("simulator.search.Pool", pool)
     assert list(search(SearchProblem(SMALL, 4, 8, NARROW), MACHINES["perlmutter"]))
     assert counts == [1]
 
