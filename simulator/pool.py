@@ -227,7 +227,10 @@ def spawning() -> Iterator[None]:
     more in each.
     """
     with apart_from_the_folder():
-        resource_tracker.ensure_running()  # which lets signals through when it starts one
+        # Python's own process, which ignores the others and ends with this one. It lets signals
+        # through when it starts.
+        with signals_ignored({signal.SIGHUP}):
+            resource_tracker.ensure_running()
         with signals_ignored(IGNORED):
             main = sys.modules["__main__"]
             sys.modules["__main__"] = ModuleType("__main__")

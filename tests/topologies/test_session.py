@@ -61,6 +61,14 @@ def test_a_session_that_is_entered_inside_another_ends_alone() -> None:
         assert outer.the(Programs) is not inner.the(Programs)
 
 
+def test_an_instance_that_a_session_is_given_is_its_one_of_that_class() -> None:
+    given, another = Programs(), Programs()
+    with Session() as session:
+        for each in (given, another):
+            session.keep(each)
+            assert session.the(Programs) is each
+
+
 def test_a_function_runs_in_a_session_of_its_own_where_there_is_none() -> None:
     found = in_session(lambda: (current_session(), current_session()))
     context = Context()

@@ -165,15 +165,17 @@ def wait_for_the_end_of(workers: list[int]) -> None:
     [
         pytest.param(*(signal.SIGINT, 130, ["simgpt:", "interrupted"]), marks=pytest.mark.slow),
         (signal.SIGTERM, 143, ["simgpt:", "ended", "by", "SIGTERM"]),
+        (signal.SIGHUP, 129, ["simgpt:", "ended", "by", "SIGHUP"]),
     ],
 )
 def test_a_sweep_that_is_told_to_end_says_so_and_takes_its_workers_along(
     number: signal.Signals, status: int, words: list[str], tmp_path: Path
 ) -> None:
-    sweep = begin(write_study(tmp_path, LAYERS), tmp_path / "out", "--workers", "2")
+    """As a terminal or Slurm tells all of its processes."""
+    sweep = begin(write_study(tmp_path, LAYERS), tmp_path / "out", "--workers", "2", own_group=True)
     wait_for_rows(sweep, tmp_path / "out" / RESULTS, 3)
     workers = children(sweep.pid)
-    sweep.send_signal(number)
+    os.killpg(sweep.pid, number)
     _, err = sweep.communicate(timeout=PATIENCE_S)
     assert (sweep.returncode, err.split()) == (status, words)
     wait_for_the_end_of(workers)
