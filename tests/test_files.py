@@ -24,7 +24,6 @@ READERS = {
     "executor/launching/rank_processes.py": "messages of ranks, and what they say on stderr",
     "simgpt/studies/inputs.py": "sources of its own",
     "simgpt/studies/rows.py": "rows line by line, on a descriptor of the reader's",
-    "topologies/files/kept_values.py": "what it kept itself, with a digest",
     "topologies/kept_results.py": "the package's own code",
     "validation/jobs/log_text.py": "logs line by line, on a descriptor of the reader's",
     "validation/jobs/trace_events.py": "traces event by event, on a descriptor of the reader's",
@@ -37,7 +36,6 @@ WRITERS = {
     "simgpt/running/step_log.py": "lines cut off a log, on a descriptor of the reader's",
     "executor/worker.py": "messages to its parent",
     "simgpt/studies/cluster.py": "a sweep's certificate, in a private folder of its own",
-    "topologies/files/kept_values.py": "what it keeps, which may be lost",
 }
 PARSERS = {
     READER: "the reader",

@@ -29,7 +29,7 @@ for words in {commands!r}:
 """
 HEAVY = (
     *("torch", "matplotlib", "scipy", "networkx", "jinja2", "pandas", "dask", "distributed"),
-    "omegaconf",
+    *("omegaconf", "sqlite3"),
 )
 NOT_NEEDED = ("cattrs", "numpy.ma", "simulator.noise", *(("simpy",) if is_built() else ()))
 FOR_PREDICTIONS = ("simpy", "numpy", "cattrs", "rich", "simulator", "topologies.machine")

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import ast
-import errno
 import os
 import pickle
+import resource
+import signal
+import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from topologies import kept_results
-from topologies.files import kept_values
 from topologies.files.cache_folder import cache_folder
-from topologies.files.kept_values import KeptValues, digest_of
+from topologies.kept_results import NAME, KeptResults, digest_of
 from topologies.machine import Machine
 from topologies.machine_files import load_machine, with_settings
 from topologies.placement import Placement, contiguous, random
@@ -27,19 +30,19 @@ from topologies.session import Session
 
 FRONTIER = load_machine("frontier")
 SLOWER = with_settings(FRONTIER, {"node.nics.bandwidth": "12.5 GB/s"})
-SUBJECT, KEY, OTHER = digest_of(b"subject"), digest_of(b"key"), digest_of(b"other")
+KEY, OTHER = digest_of(b"key"), digest_of(b"other")
 WRITER = """
 import sys
-from pathlib import Path
-from topologies.files.kept_values import KeptValues, digest_of
-folder, own = Path(sys.argv[1]), sys.argv[2].encode()
-for number in range(100):
-    values = KeptValues(folder, digest_of(b"subject"))
-    for known in range(number):
-        kept = values.get(digest_of(own, bytes([known])))
-        assert kept in (None, own * 1000), kept
-    values.put(digest_of(own, bytes([number])), own * 1000)
-    values.save()
+from topologies.kept_results import KeptResults, digest_of
+from topologies.session import Session
+own = sys.argv[1].encode()
+with Session():
+    for number in range(100):
+        results = KeptResults()
+        for known in range(number):
+            assert results.get(digest_of(own, bytes([known]))) == own * 1000, known
+        results.put(digest_of(own, bytes([number])), own * 1000)
+        results.save()
 """
 
 
@@ -99,14 +102,42 @@ def test_a_second_run_finds_the_rings_of_the_first_one(
     assert len(calls) == 2
 
 
-def test_one_session_writes_one_file_for_all_rings_of_a_placement(folder: Path) -> None:
+def test_what_a_session_finds_is_written_when_it_is_left(folder: Path) -> None:
     placement = contiguous(FRONTIER, 64)
     with Session() as session:
         rings_together(FRONTIER, placement, axes_of(64))
         with session:
             rings_together(FRONTIER, placement, axes_of(64)[:1])
         assert not folder.exists()
-    assert len(list(folder.iterdir())) == 1
+    assert [path.name for path in folder.iterdir()] == [NAME]
+    assert len(rows_of(folder / NAME)) == 2
+
+
+def rows_of(path: Path) -> dict[bytes, bytes]:
+    """The results in a database by key."""
+    with closing(sqlite3.connect(path)) as database:
+        return dict(database.execute("SELECT key, value FROM kept ORDER BY rowid"))
+
+
+def changed_by(path: Path, statement: str, *given: object) -> None:
+    """Change a database as only its owner can."""
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute(statement, given)
+
+
+def kept(key: bytes) -> bytes | None:
+    """What a session of its own finds."""
+    with Session():
+        return KeptResults().get(key)
+
+
+def keep(values: dict[bytes, bytes]) -> None:
+    """Have a session of its own keep results."""
+    with Session():
+        results = KeptResults()
+        for key, value in values.items():
+            results.put(key, value)
+        results.save()
 
 
 def cut(path: Path, data: bytes) -> None:
@@ -114,27 +145,41 @@ def cut(path: Path, data: bytes) -> None:
 
 
 def flipped(path: Path, data: bytes) -> None:
-    path.write_bytes(data[:-9] + bytes([data[-9] ^ 1]) + data[-8:])
+    """Another bit in the middle of a result."""
+    (value,) = rows_of(path).values()
+    at = data.index(value[:64]) + 32
+    path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
 
 
 def pickled(path: Path, data: bytes) -> None:
     path.write_bytes(pickle.dumps({"rings": data}))
 
 
-def of_another_subject(path: Path, _: bytes) -> None:
-    """A whole file with rings of the same groups, on another machine."""
+def of_other_rings(path: Path, _: bytes) -> None:
+    """A whole result, with its digest, under the key of another."""
+    (own,) = rows_of(path)
     found_on(SLOWER, contiguous(SLOWER, 256))
-    (other,) = (kept for kept in path.parent.iterdir() if kept != path)
-    os.replace(other, path)
+    changed_by(path, "UPDATE kept SET key = ? WHERE key = ?", KEY, own)
+    changed_by(path, "UPDATE kept SET key = ? WHERE key != ?", own, KEY)
 
 
-def with_other_values(path: Path, data: bytes) -> None:
-    """A whole file of the same subject and keys, whose values are no rings."""
-    subject = bytes.fromhex(path.stem)
-    for key in kept_values._values(subject, data):
-        values = KeptValues(path.parent, subject)
-        values.put(key, b"no rings")
-        values.save()
+def of_no_rings(path: Path, _: bytes) -> None:
+    """A whole result of the right key that is not of rings."""
+    keep(dict.fromkeys(rows_of(path), b"no rings"))
+
+
+def of_another_kind(path: Path, _: bytes) -> None:
+    changed_by(path, "UPDATE kept SET value = 1, digest = 'text'")
+
+
+def of_another_table(path: Path, _: bytes) -> None:
+    changed_by(path, "DROP TABLE kept")
+    changed_by(path, "CREATE TABLE kept (key, other)")
+
+
+def of_a_view(path: Path, _: bytes) -> None:
+    changed_by(path, "DROP TABLE kept")
+    changed_by(path, "CREATE VIEW kept AS SELECT x'00' AS key, 1 AS value, 2 AS digest")
 
 
 def huge(path: Path, _: bytes) -> None:
@@ -156,9 +201,14 @@ def directory(path: Path, _: bytes) -> None:
     path.mkdir()
 
 
+def link(path: Path, _: bytes) -> None:
+    path.unlink()
+    path.symlink_to("/dev/zero")
+
+
 DAMAGES = [
-    *(cut, flipped, pickled, of_another_subject, with_other_values),
-    *(huge, emptied, pipe, directory),
+    *(cut, flipped, pickled, of_other_rings, of_no_rings, of_another_kind, of_another_table),
+    *(of_a_view, huge, emptied, pipe, directory, link),
 ]
 
 
@@ -177,18 +227,17 @@ def test_a_file_that_is_not_as_it_was_written_changes_no_answer(
     assert len(calls) == (2 if damage is directory else 1)  # but for that it was replaced
 
 
-def test_every_byte_of_a_file_is_guarded(tmp_path: Path) -> None:
-    values = KeptValues(tmp_path, SUBJECT)
-    values.put(KEY, b"value")
-    values.put(OTHER, b"")
-    values.save()
-    (path,) = tmp_path.iterdir()
-    data = path.read_bytes()
-    assert kept_values._values(SUBJECT, data) == {KEY: b"value", OTHER: b""}
-    for at in range(len(data)):
-        assert kept_values._values(SUBJECT, data[:at]) == {}
-        changed = data[:at] + bytes([data[at] ^ 0x10]) + data[at + 1 :]
-        assert kept_values._values(SUBJECT, changed) == {}
+def test_every_byte_of_a_database_is_guarded(folder: Path) -> None:
+    values = {KEY: b"value" * 20, OTHER: b""}
+    keep(values)
+    data = (folder / NAME).read_bytes()
+    for at in range(0, len(data), 3):
+        for changed in (data[:at], data[:at] + bytes([data[at] ^ 0x11]) + data[at + 1 :]):
+            (folder / NAME).write_bytes(changed)
+            with Session():
+                results = KeptResults()
+                for key, value in values.items():
+                    assert results.get(key) in (None, value), at
 
 
 @pytest.mark.parametrize("where", ["/dev/null", "/proc/simgpt"])
@@ -202,7 +251,7 @@ def test_where_nothing_can_be_written_answers_are_the_same(
         assert plain(found_on(FRONTIER, placement)) == expected
 
 
-def test_another_network_placement_or_code_has_a_file_of_its_own(
+def test_another_network_placement_or_code_is_another_result(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls, placement = counted(monkeypatch), contiguous(FRONTIER, 256)
@@ -211,7 +260,7 @@ def test_another_network_placement_or_code_has_a_file_of_its_own(
     found_on(FRONTIER, random(FRONTIER, 256, seed=5))
     monkeypatch.setattr(kept_results, "code_digest", lambda: digest_of(b"another version"))
     assert plain(found_on(FRONTIER, placement)) == expected
-    assert len(calls) == len(list(folder.iterdir())) == 4
+    assert len(calls) == len(rows_of(folder / NAME)) == 4
 
 
 def test_machines_that_differ_in_their_software_alone_share_their_rings(
@@ -220,7 +269,7 @@ def test_machines_that_differ_in_their_software_alone_share_their_rings(
     calls, placement = counted(monkeypatch), contiguous(FRONTIER, 64)
     other = with_settings(FRONTIER, {"device.launch": "50 us", "software.compute_share": 0.5})
     assert plain(found_on(FRONTIER, placement)) == plain(found_on(other, placement))
-    assert len(calls) == len(list(folder.iterdir())) == 1
+    assert len(calls) == len(rows_of(folder / NAME)) == 1
 
 
 def test_the_digest_of_the_code_is_of_every_module_of_the_package(
@@ -241,107 +290,116 @@ def test_the_digest_of_the_code_is_of_every_module_of_the_package(
     assert digest() != before
 
 
-def test_what_is_kept_takes_a_bounded_part_of_the_disk_the_least_recently_used_goes_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_what_is_kept_takes_a_bounded_part_of_the_disk_and_the_oldest_goes_first(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept_values, "MOST_FILES", 3)
-    subjects = [digest_of(bytes([number])) for number in range(6)]
-    paths = [tmp_path / f"{subject.hex()}.values" for subject in subjects]
-    for age, subject in enumerate(subjects[:3]):
-        values = KeptValues(tmp_path, subject)
-        values.put(KEY, bytes(1000))
-        values.save()
-        os.utime(paths[age], (age, age))
-    assert KeptValues(tmp_path, subjects[0]).get(KEY) is not None
-    for number in (3, 4):
-        values = KeptValues(tmp_path, subjects[number])
-        values.put(KEY, bytes(1000))
-        values.save()
-    assert [path.exists() for path in paths] == [True, False, False, True, True, False]
-    monkeypatch.setattr(kept_values, "MOST_BYTES", 2500)
-    values = KeptValues(tmp_path, subjects[5])
-    values.put(KEY, bytes(1000))
-    values.save()
-    assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 2500
-    assert paths[5].exists()
-
-
-def test_files_of_others_in_the_folder_are_left_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The user's own folder may have been named."""
-    monkeypatch.setattr(kept_values, "MOST_FILES", 1)
-    others = [tmp_path / name for name in ("thesis.tex", "run.values", f"{'0' * 64}.values.old")]
-    drafts = [tmp_path / f".{'0' * 64}.values-{'1' * 16}", tmp_path / f"{'0' * 64}.values"]
-    for path in (*others, *drafts):
-        path.write_bytes(b"kept")
-        os.utime(path, (0, 0))
-    values = KeptValues(tmp_path, SUBJECT)
-    values.put(KEY, bytes(10))
-    values.save()
-    assert all(path.read_bytes() == b"kept" for path in others)
-    assert not any(path.exists() for path in drafts)
-    assert KeptValues(tmp_path, SUBJECT).get(KEY) == bytes(10)
-
-
-def test_a_file_takes_a_bounded_part_and_the_oldest_values_go_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(kept_values, "MOST_FILE_BYTES", 10_000)
-    values = KeptValues(tmp_path, SUBJECT)
-    keys = [digest_of(bytes([number])) for number in range(20)]
+    monkeypatch.setattr(kept_results, "MOST_BYTES", 100_000)
+    keys = [digest_of(bytes([number])) for number in range(200)]
     for key in keys:
-        values.put(key, bytes(900))
-    values.put(keys[19], bytes(901))
-    values.save()
-    (path,) = tmp_path.iterdir()
-    assert 9_000 < path.stat().st_size <= 10_000
-    for known in (values, KeptValues(tmp_path, SUBJECT)):
-        assert [known.get(key) is not None for key in keys] == [False] * 10 + [True] * 10
+        keep({key: bytes(3000)})
+        assert kept(key) is not None
+    assert (folder / NAME).stat().st_size <= 110_000
+    left = [kept(key) is not None for key in keys]
+    assert left == sorted(left)
+    assert 10 < sum(left) < 50
 
 
-def test_processes_that_write_one_file_at_once_leave_a_whole_one(tmp_path: Path) -> None:
-    names = [b"a", b"b", b"c"]
-    writers = [
-        subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path), name]) for name in names
-    ]
-    assert [writer.wait(60) for writer in writers] == [0, 0, 0]
-    (path,) = tmp_path.iterdir()
-    values = kept_values._values(SUBJECT, path.read_bytes())
-    assert len(values) >= 100  # of 300: where two write at the same moment, one's may be lost
-    last = [values.get(digest_of(name, bytes([99]))) for name in names]
-    assert sum(value is not None for value in last) >= 1
-
-
-def test_a_write_that_fails_leaves_the_file_as_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_session_keeps_a_bounded_part_in_memory(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    values = KeptValues(tmp_path, SUBJECT)
-    values.put(KEY, b"value")
-    values.save()
-    (path,) = tmp_path.iterdir()
-    before = path.read_bytes()
-    monkeypatch.setattr(os, "replace", full)
-    values.put(OTHER, b"value")
-    values.save()
-    assert list(tmp_path.iterdir()) == [path]
-    assert path.read_bytes() == before
-    assert values.get(OTHER) == b"value"
+    monkeypatch.setattr(kept_results, "MOST_NEW_BYTES", 1000)
+    with Session():
+        results = KeptResults()
+        for number in range(20):
+            results.put(digest_of(bytes([number])), bytes(100))
+            assert len(results._new) <= 10
+        assert len(rows_of(folder / NAME)) == 11
+        assert results.get(digest_of(bytes([0]))) == bytes(100)
 
 
-def test_a_process_finds_what_another_one_has_kept_since_it_looked(tmp_path: Path) -> None:
-    one, another = KeptValues(tmp_path, SUBJECT), KeptValues(tmp_path, SUBJECT)
-    assert one.get(KEY) is None
-    another.put(KEY, b"found")
-    another.save()
-    assert one.get(KEY) == b"found"
-    one.put(OTHER, b"too")
-    one.save()
-    assert KeptValues(tmp_path, SUBJECT).get(KEY) == b"found"
-    assert another.get(OTHER) == b"too"
+def test_files_of_others_in_the_folder_are_left_alone(folder: Path) -> None:
+    """The user's own folder may have been named."""
+    folder.mkdir(mode=0o700, parents=True)
+    others = [folder / name for name in ("thesis.tex", "results.sqlite.old", "results")]
+    for path in others:
+        path.write_bytes(b"kept")
+    (folder / NAME).write_bytes(b"damaged")
+    keep({KEY: bytes(10)})
+    assert all(path.read_bytes() == b"kept" for path in others)
+    assert kept(KEY) == bytes(10)
+
+
+def test_processes_that_write_one_database_at_once_lose_nothing(folder: Path) -> None:
+    names = [b"a", b"b", b"c"]
+    writers = [subprocess.Popen([sys.executable, "-c", WRITER, name]) for name in names]
+    assert [writer.wait(60) for writer in writers] == [0, 0, 0]
+    assert [path.name for path in folder.iterdir()] == [NAME]
+    keys = {digest_of(name, bytes([number])) for name in names for number in range(100)}
+    assert rows_of(folder / NAME).keys() == keys
+
+
+def test_what_a_killed_process_has_left_half_written_is_taken_back(folder: Path) -> None:
+    keep({KEY: b"value"})
+    killed = """
+import os, sqlite3, sys
+database = sqlite3.connect(sys.argv[1], isolation_level=None)
+database.execute("PRAGMA cache_size=1")
+database.execute("BEGIN")
+database.execute("UPDATE kept SET value = x'00', digest = x'00'")
+for number in range(100):
+    database.execute("INSERT INTO kept VALUES (?, ?, ?)", (bytes([number]), bytes(9999), b""))
+os.kill(os.getpid(), 9)
+"""
+    subprocess.run([sys.executable, "-c", killed, str(folder / NAME)], check=False)
+    assert len(list(folder.iterdir())) == 2  # the journal too
+    assert kept(KEY) == b"value"
+    assert len(rows_of(folder / NAME)) == 1
+
+
+def test_a_database_that_is_busy_for_long_neither_fails_nor_stops_a_session(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_results, "_BUSY_S", 0.1)
+    keep({KEY: b"value"})
+    with Session(), closing(sqlite3.connect(folder / NAME, isolation_level=None)) as other:
+        results = KeptResults()
+        other.execute("BEGIN EXCLUSIVE")
+        begun = time.monotonic()
+        assert [results.get(KEY) for _ in range(100)] == [None] * 100
+        results.put(OTHER, b"too")
+        results.save()
+        assert time.monotonic() - begun < 5
+        other.execute("ROLLBACK")
+        results.save()
+        assert (results.get(KEY), results.get(OTHER)) == (b"value", b"too")
+
+
+def test_a_full_disk_leaves_the_database_as_it_was(folder: Path) -> None:
+    keep({KEY: b"value"})
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    with Session():
+        results = KeptResults()
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
+            results.put(OTHER, bytes(1 << 20))
+            results.save()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+            signal.signal(signal.SIGXFSZ, ignored)
+        assert rows_of(folder / NAME) == {KEY: b"value"}
+        assert results.get(OTHER) == bytes(1 << 20)
+
+
+def test_a_process_finds_what_another_one_has_kept_since_it_looked(folder: Path) -> None:
+    with Session():
+        one = KeptResults()
+        assert one.get(KEY) is None
+        keep({KEY: b"found"})
+        assert one.get(KEY) == b"found"
+        one.put(OTHER, b"too")
+        one.save()
+    assert (kept(KEY), kept(OTHER)) == (b"found", b"too")
 
 
 def test_rings_are_read_only_with_as_many_groups_as_are_asked_for() -> None:

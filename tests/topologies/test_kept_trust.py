@@ -17,10 +17,17 @@ import numpy as np
 import pytest
 
 from tests.simgpt.face import simgpt
-from tests.topologies.test_kept_results import FRONTIER, axes_of, counted, found_on, plain
-from topologies.files import kept_values
+from tests.topologies.test_kept_results import (
+    FRONTIER,
+    axes_of,
+    counted,
+    found_on,
+    keep,
+    plain,
+    rows_of,
+)
 from topologies.files.cache_folder import Refused, cache_folder
-from topologies.files.kept_values import KeptValues
+from topologies.kept_results import NAME
 from topologies.placement import contiguous
 from topologies.routing.rings import Ring, packed, rings_together, unpacked
 from topologies.session import Session
@@ -98,14 +105,11 @@ def test_kept_numbers_out_of_range_change_no_answer(
 ) -> None:
     placement = contiguous(FRONTIER, 64)
     expected = plain(found_on(FRONTIER, placement))
-    (path,) = folder.iterdir()
-    values = KeptValues(folder, bytes.fromhex(path.stem))
-    for key, kept in kept_values._values(values._subject, path.read_bytes()).items():
-        found = unpacked(kept, [axis.shape for axis in axes_of(64)])
-        assert found is not None
-        wrong = [(index, [changed(ring, field, value) for ring in every]) for index, every in found]
-        values.put(key, packed(wrong))
-    values.save()
+    ((key, kept),) = rows_of(folder / NAME).items()
+    found = unpacked(kept, [axis.shape for axis in axes_of(64)])
+    assert found is not None
+    wrong = [(index, [changed(ring, field, value) for ring in every]) for index, every in found]
+    keep({key: packed(wrong)})
     calls = counted(monkeypatch)
     assert plain(found_on(FRONTIER, placement)) == expected
     assert len(calls) == 1

@@ -8,6 +8,7 @@ neither a group nor others may write into it.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -76,6 +77,15 @@ def open_own(path: Path) -> int:
         os.close(descriptor)
         raise ForeignError(why)
     return descriptor
+
+
+def check_own(path: Path) -> None:
+    """Raise an OSError unless `open_own` would open a file."""
+    found = os.lstat(path)
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "it is not a regular file", path)
+    if why := _foreign(path, found):
+        raise ForeignError(why)
 
 
 def _foreign(path: Path, found: os.stat_result) -> str:

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from topologies.files.kept_values import digest_of
 from topologies.files.schema import MOST_NUMBER
-from topologies.kept_results import kept_about
+from topologies.kept_results import kept_results, key_of
 from topologies.machine import Machine
 from topologies.network import Network
 from topologies.placement import Placement
@@ -109,10 +108,10 @@ def rings_together(
 def _rings_together(
     network: Network, placement: Placement, axes: tuple[AxisGroups, ...]
 ) -> list[Found]:
-    kept = kept_about(b"rings", network.digest, placement.digest)
+    kept = kept_results()
     if kept is None:
         return _computed(network, placement, axes)
-    key = digest_of(*(axis.digest for axis in axes))
+    key = key_of(network.digest, placement.digest, *(axis.digest for axis in axes))
     data = kept.get(key)
     found = None if data is None else unpacked(data, [axis.members.shape for axis in axes])
     if found is None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import struct
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 
 from tests.simgpt.face import simgpt
@@ -12,8 +14,8 @@ from tests.simgpt.fuzz.child import KEPT
 from tests.simgpt.fuzz.damage import chewed
 from tests.simgpt.fuzz.pieces import Pieces
 from tests.simgpt.fuzz.values import NUMBERS
-from topologies.files import kept_values
 from topologies.files.cache_folder import VARIABLE
+from topologies.kept_results import digest_of
 
 ASKED = (
     *("predict", "tiny-30k", "-m", "perlmutter", "-n", "8", "--batch", "16", "--json"),
@@ -56,12 +58,15 @@ class Caches(Pieces):
             return chewed(rng, content)
         if self.odds(0.05):
             return rng.choice(["dir", "fifo", "dangling", "loop", "device", "big"])
-        subject = bytes.fromhex(Path(name).stem)
-        values = kept_values._values(subject, content)
-        for key, value in values.items():
-            if self.odds(0.8):
-                values[key] = self._changed(value)
-        return kept_values._content(subject, values)
+        with closing(sqlite3.connect(":memory:")) as database:
+            database.deserialize(content)
+            for key, value in list(database.execute("SELECT key, value FROM kept")):
+                if self.odds(0.8):
+                    other = self._changed(value)
+                    row = (other, digest_of(key, other), key)
+                    database.execute("UPDATE kept SET value = ?, digest = ? WHERE key = ?", row)
+            database.commit()
+            return database.serialize()
 
     def _changed(self, value: bytes) -> bytes:
         """The value with numbers that were drawn in the place of some of its own."""
