@@ -190,7 +190,7 @@ def anchor_text(
 ) -> str:
     """The anchor's file of a compared job, in TOML; files that it names are named from its own
     folder."""
-    from topologies.files.toml_text import toml_text
+    from topologies.files.printable import toml_text
 
     named = {key: _from(file.parent, getattr(question, key)) for key in NAMED}
     asked = question.changed(**{key: name for key, name in named.items() if name}).as_toml()
@@ -203,7 +203,7 @@ def anchor_text(
         measured |= {"peak_of": found.job.peak_of}
     measured |= {"software": software} if software else {}
     measured["log"] = path_shown(log)
-    return toml_text({**asked, MEASURED: measured}) + "\n"
+    return toml_text({**asked, MEASURED: measured})
 
 
 def _from(folder: Path, name: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from simgpt import options, tables
-from topologies.files.toml_text import toml_text
+from topologies.files.printable import toml_text
 from topologies.hardware.assumptions import assumed
 from topologies.machine import Machine, machine_to_dict
 from topologies.machine_files import load_machine

@@ -20,8 +20,7 @@ from topologies.collectives.fit import (
 from topologies.collectives.nccl_tests import read_nccl_tests, with_nodes
 from topologies.files.facts import Fact, write_facts
 from topologies.files.keys import fields_of
-from topologies.files.printable import shown
-from topologies.files.toml_text import toml_text
+from topologies.files.printable import shown, toml_text
 from topologies.hardware.software import Curve, Kind
 from topologies.machine import Machine
 from topologies.records import record

@@ -25,7 +25,7 @@ from simgpt.question import Question, fields_asked
 from simgpt.question_rows import ROWS, QuestionError
 from simgpt.studies.study import study_of
 from tests.messages import names
-from topologies.files.toml_text import toml_text
+from topologies.files.printable import toml_text
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))

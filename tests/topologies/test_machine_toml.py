@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import tomllib
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from tests.examples import few_and_many, one_in
-from topologies.files.toml_text import toml_text
+from topologies.files.printable import toml_text
 from topologies.hardware.profile import MeasuredTable, Profile
 from topologies.machine import Machine, machine_to_dict
 from topologies.machine_files import load_machine, with_settings
@@ -37,7 +38,15 @@ def assert_reads_back(machine: Machine, folder: Path) -> None:
 
 @pytest.mark.parametrize("name", one_in(3, [*machine_names(), *VARIANTS, *OF_PARTS]))
 def test_a_machine_reads_back_from_its_toml(name: str, tmp_path: Path) -> None:
+    document = machine_to_dict(load_machine(name))
+    assert tomllib.loads(toml_text(document)) == json.loads(json.dumps(document))
     assert_reads_back(load_machine(name), tmp_path)
+
+
+def test_what_a_terminal_obeys_is_escaped() -> None:
+    document = {"a\u202e": "b\x9b2J\xa0\x1b\t\U000e0001"}
+    assert toml_text(document).replace("\n", "").isprintable()
+    assert tomllib.loads(toml_text(document)) == document
 
 
 def test_a_derived_a_changed_and_a_measured_machine_read_back(tmp_path: Path) -> None:
@@ -66,8 +75,9 @@ def test_any_document_reads_back(document: dict[str, object]) -> None:
     assert tomllib.loads(toml_text(document)) == document
 
 
-def test_a_value_with_its_source_is_one_line_under_its_table() -> None:
+def test_a_value_has_a_table_with_its_source_under_it() -> None:
     lines = toml_text(machine_to_dict(load_machine("dgx-h100"))).splitlines()
     assert 'name = "dgx-h100"' in lines[:5]
-    memory = 'memory = {value = "81559 MiB", source = "nvidia-smi, the memory.total of a device'
-    assert any(line.startswith(memory) for line in lines[lines.index("[device]") :])
+    at = lines.index("[device.memory]")
+    assert lines[at + 1] == 'value = "81559 MiB"'
+    assert lines[at + 2].startswith('source = "nvidia-smi, the memory.total of a device')

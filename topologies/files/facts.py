@@ -46,6 +46,11 @@ class Fact:
         """Whether it is a name rather than a finding."""
         return self.key.rpartition(".")[2] in LABELS
 
+    @property
+    def is_bare(self) -> bool:
+        """Whether its value stands alone in a file, with nothing to say about it."""
+        return self.is_label and not any(getattr(self, name) for name in ABOUT)
+
 
 def read_facts(document: Mapping[str, Any], origin: str) -> tuple[Fact, ...]:
     """All facts of a document, in its order.
@@ -116,27 +121,30 @@ def write_facts(facts: Iterable[Fact]) -> dict[str, Any]:
     for fact in facts:
         entry: dict[str, Any] = {"value": _thawed(fact.value), "source": fact.source}
         entry |= {k: v for k in ABOUT[1:] if (v := getattr(fact, k))}
-        bare = fact.is_label and not any(getattr(fact, k) for k in ABOUT)
-        put(document, fact.key, _thawed(fact.value) if bare else entry)
+        put(document, fact.key, _thawed(fact.value) if fact.is_bare else entry)
     return document
 
 
 def grouped(facts: Iterable[Fact]) -> tuple[Fact, ...]:
     """The facts as a file can have them: those outside tables first, then table by table, in the
-    order in which the tables begin."""
+    order in which the tables begin; in each, those that have no table of their own come first."""
     tree: dict[str, Any] = {}
     for fact in facts:
         put(tree, fact.key, fact)
-    alone = [entry for entry in tree.values() if isinstance(entry, Fact)]
-    return (*alone, *_inside({key: e for key, e in tree.items() if not isinstance(e, Fact)}))
+    alone = {key: entry for key, entry in tree.items() if isinstance(entry, Fact)}
+    return (*_inside(alone), *_inside({key: e for key, e in tree.items() if key not in alone}))
 
 
 def _inside(table: Mapping[str, Any]) -> Iterator[Fact]:
-    for entry in table.values():
+    for entry in sorted(table.values(), key=lambda each: not _is_bare(each)):
         if isinstance(entry, Fact):
             yield entry
         else:
             yield from _inside(entry)
+
+
+def _is_bare(entry: Fact | Mapping[str, Any]) -> bool:
+    return isinstance(entry, Fact) and entry.is_bare
 
 
 def put(document: dict[str, Any], path: str, value: Any) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 MOST_NAME = 80
 MOST_WORD = 240  # above any plan's text
@@ -48,6 +50,20 @@ def sentence(text: str) -> str:
     """
     words = _LONG.sub(lambda word: shown(word[0]), text)
     return shown(" ".join(words.split()), MOST_SENTENCE)
+
+
+def toml_text(document: Mapping[str, Any]) -> str:
+    """The TOML that reads as a document, in which escapes stand for what is not printed.
+
+    >>> print(toml_text({"nodes": {"value": 8, "source": "a\\x85"}}), end="")
+    [nodes]
+    value = 8
+    source = "a\\U00000085"
+    """
+    import tomli_w
+
+    text = tomli_w.dumps(document)
+    return "".join(c if c.isprintable() or c == "\n" else f"\\U{ord(c):08x}" for c in text)
 
 
 def _escaped(letter: str) -> str:
