@@ -163,6 +163,7 @@ def _progress() -> Progress:
         console=Console(stderr=True),
         transient=True,
         redirect_stdout=False,
+        speed_estimate_period=math.inf,  # pieces may take longer than the usual 30 s
     )
     shown.add_task("", total=None, visible=False)
     return shown

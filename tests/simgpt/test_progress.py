@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from simgpt.progress import EVERY_S, Ticker
+from simgpt.progress import EVERY_S, Ticker, _progress
 from tests.messages import assert_names
 from tests.simgpt.face import simgpt
 
@@ -137,6 +137,15 @@ def test_a_sweep_that_goes_on_tells_the_time_left_from_its_own_rows(
     (rows / "results.jsonl").write_bytes(b"".join(kept[:2]))
     rest = [line for line in every_line(monkeypatch, *words) if ": 2 of 4" in line]
     assert [line.partition(" of ")[2] for line in rest] == ["4"]
+
+
+def test_in_a_terminal_pieces_that_take_minutes_have_a_pace_too() -> None:
+    shown, clock = _progress(), [100.0]
+    shown.get_time = lambda: clock[0]
+    for done in (1, 2, 3):
+        shown.update(shown.task_ids[0], completed=done, total=13)
+        clock[0] += 120.0
+    assert shown.tasks[0].time_remaining == 1200
 
 
 def test_what_is_over_in_a_moment_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
