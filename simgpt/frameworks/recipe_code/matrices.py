@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
+from simgpt.frameworks.overrides import merged
 from simgpt.frameworks.recipe_code.checkout import Checkout
 from simgpt.frameworks.recipe_code.evaluation import Evaluation
 from simgpt.frameworks.recipe_code.values import Builtin, Module, Place, RecipeError, Thing
@@ -89,6 +91,10 @@ def _bind(ev: Evaluation, arguments: Thing, file: Path, taken: list[Any]) -> Non
     def configuration(name: str, call: Any) -> tuple[str, Builtin]:
         return name, Builtin(name, lambda place, given, named: call(*given))
 
+    def merge(*values: Any) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        return reduce(merged, (each for each in values if isinstance(each, dict)), found)
+
     conf = Thing("OmegaConf", Place(SCRIPT, 0))
     conf.fields |= dict(
         configuration(name, call)
@@ -96,7 +102,7 @@ def _bind(ev: Evaluation, arguments: Thing, file: Path, taken: list[Any]) -> Non
             "load": lambda path: document,
             "is_dict": lambda value: isinstance(value, dict),
             "create": lambda value: value,
-            "merge": lambda *values: merged([each for each in values if isinstance(each, dict)]),
+            "merge": merge,
             "to_container": lambda value: value,
         }.items()
     )
@@ -115,21 +121,6 @@ def _bind(ev: Evaluation, arguments: Thing, file: Path, taken: list[Any]) -> Non
         if not isinstance(module, Module):
             raise RecipeError(f"the checkout has no module {name}")
         module.variables.update({key: own[key] for key in own if key in module.variables})
-
-
-def merged(tables: list[dict[str, Any]]) -> dict[str, Any]:
-    """Tables within each other, later values before earlier ones.
-
-    >>> merged([{"a": {"b": 1, "c": 2}}, {"a": {"b": 3}}])
-    {'a': {'b': 3, 'c': 2}}
-    """
-    found: dict[str, Any] = {}
-    for table in tables:
-        for key, value in table.items():
-            old = found.get(key)
-            both = isinstance(old, dict) and isinstance(value, dict)
-            found[key] = merged([old, value]) if both else value  # type: ignore[list-item]
-    return found
 
 
 def _apply(ev: Evaluation, thing: Any, table: Any, depth: int) -> None:

@@ -107,6 +107,31 @@ def set_post_overrides(recipe, family, model, gpu, num_gpus, dtype, task, user_g
         recipe.train.global_batch_size = num_gpus * 32
     return recipe
 """
+MATRIX_SCRIPT = """
+from megatron.bridge.library import library
+from omegaconf import OmegaConf
+from utils.helpers import apply_overrides, parse_cli_args, pretrain
+def main():
+    args, _ = parse_cli_args()
+    recipe = library()
+    conf = OmegaConf.load(args.config_file)
+    plan = conf["perf_matrix"][args.gpu][f"num_gpus_{args.num_gpus}"]
+    merged = OmegaConf.merge(plan["common"], plan[args.compute_dtype])
+    apply_overrides(recipe, OmegaConf.to_container(merged), None)
+    pretrain(config=recipe)
+"""
+MATRIX_HELPERS = """
+def apply_overrides(recipe, plan, excluded): ...
+def parse_cli_args(): ...
+def pretrain(config): ...
+"""
+MATRIX = """
+perf_matrix:
+  h100:
+    num_gpus_64:
+      common: {train: {global_batch_size: 256, micro_batch_size: 2}}
+      bf16: {train: {global_batch_size: 1024}}
+"""
 
 
 def _write(folder: Path, **files: str) -> Path:
@@ -149,6 +174,18 @@ def variants(tmp_path: Path) -> Path:
             f"{base}utils__overrides": OVERRIDES,
         },
     )
+
+
+def test_a_plan_of_a_matrix_is_merged_key_by_key_by_the_script(tmp_path: Path) -> None:
+    """The layout of v0.1."""
+    base = "scripts__performance__"
+    scripts = {f"{base}run_script": MATRIX_SCRIPT, f"{base}utils__helpers": MATRIX_HELPERS}
+    _write(tmp_path, src__megatron__bridge__library=COMMON, **scripts)
+    path = tmp_path / "scripts/performance/configs/moe/moe_30b_llm_pretrain.yaml"
+    path.parent.mkdir(parents=True)
+    path.write_text(MATRIX)
+    found = facts(named_recipe(tmp_path, "moe_30b_pretrain_64gpu_h100_bf16"))
+    assert (found["devices"], found["gbs"], found["mbs"]) == ("64", "1024", "2")
 
 
 def test_a_flat_recipe_gives_its_facts(flat: Path) -> None:
