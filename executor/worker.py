@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 from executor.errors import LaunchError, PeersLostError
 from executor.launching.launch_env import RankInfo
 from executor.launching.sentences import sentence_of
-from executor.launching.task_specs import Calibration, Job, Measurement, Report
+from executor.launching.task_specs import Calibration, Job, Measurement, Report, task_of
 from topologies.errors import SimgptError
 from topologies.exit_status import ExitStatus
 
@@ -50,19 +50,19 @@ def _perform(task: str, description: str, info: RankInfo, say: Report) -> dict[s
     if task == "calibrate":
         from executor.calibrating.calibrate_worker import measure
 
-        return measure(Calibration.from_json(description), info, say)
+        return measure(task_of(Calibration, description), info, say)
     if task == "measure":
         from executor.calibrating.measure_ops import measure as measure_ops
 
-        return measure_ops(Measurement.from_json(description), info, say)
+        return measure_ops(task_of(Measurement, description), info, say)
     if task == "memorise":
         from executor.memorising.measure import measure as measure_memorisation
         from executor.memorising.spec import Memorisation
 
-        return measure_memorisation(Memorisation.from_json(description), info, say)
+        return measure_memorisation(task_of(Memorisation, description), info, say)
     from executor.job import perform
 
-    return perform(Job.from_json(description), info, say)
+    return perform(task_of(Job, description), info, say)
 
 
 def _failure(error: Exception) -> dict[str, Any]:

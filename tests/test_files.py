@@ -45,7 +45,6 @@ PARSERS = {
     "executor/checkpoints/writer.py": "notes of its ranks, in a draft of their own",
     "executor/launching/rank_processes.py": "messages of ranks",
     "executor/launching/task_specs.py": "messages to its ranks",
-    "executor/memorising/spec.py": "a message to its ranks",
     "simgpt/studies/journal.py": "a record that it has just made, to compare it with another",
     "simgpt/studies/rows.py": "rows, each no longer than one is",
 }

@@ -30,7 +30,7 @@ from executor.checkpoints.saving import Saving
 from executor.errors import LaunchError
 from executor.launching import launch as launching
 from executor.launching.rank_processes import RankProcess, start
-from executor.launching.task_specs import Job
+from executor.launching.task_specs import Job, task_line
 from workload.gpt import find_model
 from workload.plan_text import parse_plan
 
@@ -96,7 +96,7 @@ def losses_of(job: Job, killer: Killer) -> dict[int, float]:
     try:
         with patch.object(launching, "start", killer.start):
             how: dict[str, Any] = {"report": killer.report, "timeout_s": PATIENCE_S}
-            launching.launch("train", job.to_json(), ranks=ranks, **how)
+            launching.launch("train", task_line(job), ranks=ranks, **how)
     except LaunchError as error:
         if "SIGKILL" not in str(error):
             raise
@@ -142,7 +142,7 @@ def compare(plan: str, lives: Sequence[dict[int, float]]) -> int:
 
     job = job_of(plan, None, max(last, 1))
     how: dict[str, Any] = {"report": report, "timeout_s": PATIENCE_S}
-    launching.launch("train", job.to_json(), ranks=job.plan.grid.ranks, **how)
+    launching.launch("train", task_line(job), ranks=job.plan.grid.ranks, **how)
     for losses in lives:
         for step, loss in losses.items():
             assert loss == whole[step], f"step {step}: {loss!r}, not {whole[step]!r}"

@@ -23,7 +23,7 @@ from executor.calibrating.measurement_cache import (
     measurements_folder,
 )
 from executor.launching.launch import check_ranks, launch, require_torch
-from executor.launching.task_specs import Calibrated, Calibration, Measurement
+from executor.launching.task_specs import Calibrated, Calibration, Measurement, task_line
 from topologies.errors import SimgptError
 from topologies.files.cache_folder import cache_folder
 from topologies.machine import Machine, machine_from_dict
@@ -59,7 +59,7 @@ def _measure(task: Calibration, ranks: int, progress: Progress) -> Calibrated:
         share = f"{message['done']}/{message['of']}"
         progress(f"calibrating with {ranks} rank(s): {share} {message['measuring']}")
 
-    description = task.to_json()
+    description = task_line(task)
     found = launch("calibrate", description, ranks=ranks, report=report, timeout_s=task.timeout_s)
     return Calibrated(**found)
 
@@ -120,7 +120,7 @@ def _kept(path: Path, ranks: int) -> tuple[dict[str, Any] | None, str]:
 def _fingerprint(task: Calibration, ranks: int) -> str:
     """Another machine, torch, task, or executor is another calibration."""
     about = [
-        task.to_json(),
+        task_line(task),
         str(ranks),
         platform.node(),
         platform.machine(),
@@ -156,6 +156,6 @@ def measured_ops(
         task = Measurement(
             gpt=gpt, plan=plan, folder=str(folder), threads=threads, timeout_s=timeout_s
         )
-        found = launch("measure", task.to_json(), ranks=1, report=report, timeout_s=timeout_s)
+        found = launch("measure", task_line(task), ranks=1, report=report, timeout_s=timeout_s)
     seconds: dict[str, float] = found["seconds"]
     return seconds

@@ -32,11 +32,6 @@ class Saving:
     anyway: bool = False
     owned: bool = False
 
-    @staticmethod
-    def from_dict(raw: dict[str, Any] | None) -> Saving | None:
-        """The saving back from its fields; None from None."""
-        return None if raw is None else Saving(**raw)
-
 
 def interval(text: str) -> dict[str, Any]:
     """How often to save, as fields of a `Saving`.

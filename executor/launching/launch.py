@@ -13,7 +13,7 @@ from typing import Any
 from executor.errors import DivergedError, LaunchError
 from executor.launching.rank_processes import RankProcess, end, start
 from executor.launching.stopping import passed_on
-from executor.launching.task_specs import Job, Report
+from executor.launching.task_specs import Job, Report, task_line
 from executor.launching.watch import watch
 
 RANKS_PER_CORE = 16
@@ -42,7 +42,7 @@ def launch_training(job: Job) -> dict[str, Any]:
     """
     ranks = job.plan.grid.ranks
     result = launch(
-        "train", job.to_json(), ranks=ranks, report=lambda _: None, timeout_s=job.timeout_s
+        "train", task_line(job), ranks=ranks, report=lambda _: None, timeout_s=job.timeout_s
     )
     lost_at = result["diverged_at_step"]
     if lost_at is not None:

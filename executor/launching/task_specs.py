@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, field
-from typing import Any
+from dataclasses import field
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from executor.checkpoints.saving import Saving
 from executor.launching.device_use import DeviceUse
@@ -17,6 +18,10 @@ from workload.passes.matmul_forms import Matmul
 from workload.plan import Plan
 from workload.plan_text import parse_plan
 
+if TYPE_CHECKING:
+    from cattrs import Converter
+
+Task = TypeVar("Task")
 Report = Callable[[dict[str, Any]], None]
 Tables = dict[str, list[dict[str, float]]]
 
@@ -70,23 +75,6 @@ class Job:
         """The learning rate of a step, counted from 1."""
         return self.schedule.rate(step, lr=self.adamw.lr, steps=self.steps)
 
-    def to_json(self) -> str:
-        """The job as one JSON object."""
-        return json.dumps(asdict(self) | {"gpt": self.gpt.flat(), "plan": self.plan.flat()})
-
-    @staticmethod
-    def from_json(text: str) -> Job:
-        """The job back from its JSON."""
-        raw = json.loads(text)
-        plan = parse_plan(raw["plan"])
-        parts = {"gpt": GPT.of(**raw["gpt"]), "plan": plan, "adamw": AdamW(**raw["adamw"])}
-        parts["schedule"] = Schedule(**raw["schedule"])
-        parts["held_out"] = raw["held_out"] and HeldOut(**raw["held_out"])
-        parts["saving"] = Saving.from_dict(raw["saving"])
-        parts["device_use"] = DeviceUse(**raw["device_use"])
-        forms = tuple((tuple(matmul), form) for matmul, form in raw["forms"])
-        return Job(**{**raw, **parts, "forms": forms})
-
 
 @record(kw_only=True)
 class Calibration:
@@ -98,16 +86,6 @@ class Calibration:
     timeout_s: float = 300.0
     device: str = "auto"
     sample_s: float = 0.02
-
-    def to_json(self) -> str:
-        """The calibration as one JSON object."""
-        return json.dumps(asdict(self))
-
-    @staticmethod
-    def from_json(text: str) -> Calibration:
-        """The calibration back from its JSON."""
-        raw = json.loads(text)
-        return Calibration(**{**raw, "precisions": tuple(raw["precisions"])})
 
 
 @record(kw_only=True)
@@ -145,13 +123,24 @@ class Measurement:
     device: str = "auto"
     sample_s: float = 0.02
 
-    def to_json(self) -> str:
-        """The measurement as one JSON object."""
-        return json.dumps(asdict(self) | {"gpt": self.gpt.flat(), "plan": self.plan.flat()})
 
-    @staticmethod
-    def from_json(text: str) -> Measurement:
-        """The measurement back from its JSON."""
-        raw = json.loads(text)
-        parts = {"gpt": GPT.of(**raw["gpt"]), "plan": parse_plan(raw["plan"])}
-        return Measurement(**{**raw, **parts})
+def task_line(task: object) -> str:
+    """A task as the one line of JSON that ranks are told."""
+    return json.dumps(_converter().unstructure(task))
+
+
+def task_of(kind: type[Task], line: str) -> Task:
+    """The task back from its line."""
+    return _converter().structure(json.loads(line), kind)
+
+
+@cache
+def _converter() -> Converter:
+    from cattrs import Converter
+
+    converter = Converter()
+    converter.register_unstructure_hook(GPT, GPT.flat)
+    converter.register_unstructure_hook(Plan, Plan.flat)
+    converter.register_structure_hook(GPT, lambda flat, _: GPT.of(**flat))
+    converter.register_structure_hook(Plan, lambda flat, _: parse_plan(flat))
+    return converter

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
 from math import prod
 
 from topologies.records import record
@@ -80,13 +78,3 @@ class Memorisation:
                 f"batch={self.batch} does not divide the {stream:,} documents of the stream "
                 f"({self.documents} documents 1, 4 and 6 times in {self.passes} passes)"
             )
-
-    def to_json(self) -> str:
-        """The run as one JSON object."""
-        return json.dumps(asdict(self) | {"gpt": self.gpt.flat()})
-
-    @staticmethod
-    def from_json(text: str) -> Memorisation:
-        """The run back from its JSON."""
-        raw = json.loads(text)
-        return Memorisation(**{**raw, "gpt": GPT.of(**raw["gpt"])})

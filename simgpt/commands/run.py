@@ -316,11 +316,12 @@ def _perform(
     if info is not None:
         return join(job, info, report if info.rank == 0 else lambda _: None, measured.lost)
     from executor.launching.launch import launch
+    from executor.launching.task_specs import task_line
 
     def attempt(job: Job, on_interrupt: Callable[[], None]) -> dict[str, Any]:
         return launch(
             "train",
-            job.to_json(),
+            task_line(job),
             ranks=job.plan.grid.ranks,
             report=report,
             timeout_s=job.timeout_s,

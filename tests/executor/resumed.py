@@ -19,7 +19,7 @@ from executor.checkpoints.folder import manifest_of, set_aside
 from executor.checkpoints.saving import Saving
 from executor.job import perform
 from executor.launching.launch_env import RankInfo
-from executor.launching.task_specs import AdamW, Job
+from executor.launching.task_specs import AdamW, Job, task_line, task_of
 from executor.training.learning_rate import Schedule
 from tests.executor import ranks
 from topologies.session import Session
@@ -85,7 +85,7 @@ def ran(*jobs: Job) -> list[Ran]:
     sees the last checkpoint of the one before."""
     count = jobs[0].plan.grid.ranks
     with tempfile.TemporaryDirectory() as name:
-        told = (count, name, [job.to_json() for job in jobs])
+        told = (count, name, [task_line(job) for job in jobs])
         if count == 1:
             return _all(0, *told)
         start_processes(_forked, told, nprocs=count, start_method="forkserver")  # type: ignore[no-untyped-call]
@@ -106,7 +106,7 @@ def _all(rank: int, count: int, folder: str, told: list[str]) -> list[Ran]:
             set_aside(Path(last), f".of-{number}")
         store = Path(folder, f"{number}")
         store.mkdir(exist_ok=True)
-        found.append(_one(Job.from_json(text), RankInfo.local(rank, count, store)))
+        found.append(_one(task_of(Job, text), RankInfo.local(rank, count, store)))
     return found
 
 

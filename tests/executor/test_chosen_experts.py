@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from executor.launching.launch import launch
-from executor.launching.task_specs import Job
+from executor.launching.task_specs import Job, task_line
 from executor.training.chosen_experts import ChosenExperts, copies_of_choices
 from simulator.predict import predict
 from tests.messages import assert_names
@@ -51,7 +51,7 @@ def test_ranks_that_choose_alike_count_once(plan: str, axes: tuple[str, ...]) ->
 
 def trained(model: str, plan: Plan, steps: int) -> dict[str, Any]:
     job = Job(gpt=find_model(model), plan=plan, steps=steps, device="cpu", counts_experts=True)
-    ranks, told = plan.grid.ranks, job.to_json()
+    ranks, told = plan.grid.ranks, task_line(job)
     return launch("train", told, ranks=ranks, report=lambda _: None, timeout_s=250.0)
 
 

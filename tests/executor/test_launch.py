@@ -18,7 +18,7 @@ import pytest
 
 from executor.errors import LaunchError
 from executor.launching.launch import launch
-from executor.launching.task_specs import Job
+from executor.launching.task_specs import Job, task_line
 from tests.executor.forked_ranks import ForkedRank, forked, running
 from tests.messages import assert_names, names
 from workload.errors import PlanCannotRunError
@@ -64,7 +64,7 @@ def test_a_killed_rank_ends_the_run_and_is_named(is_forked: bool, victim: int) -
 
     start = forked() if is_forked else nullcontext()
     with start, pytest.raises(LaunchError, check=names(f"rank {victim}", "SIGKILL")):
-        launch("train", JOB.to_json(), ranks=2, report=kill, timeout_s=PATIENCE_S)
+        launch("train", task_line(JOB), ranks=2, report=kill, timeout_s=PATIENCE_S)
     assert len(seen) == 2
     assert not any(Path(f"/proc/{process}").exists() for process in seen)
 
@@ -79,7 +79,7 @@ def test_a_frozen_rank_ends_the_run_and_is_named(monkeypatch: pytest.MonkeyPatch
             os.kill(running()[1], signal.SIGSTOP)
 
     with forked(), pytest.raises(LaunchError, check=names("rank 1", "SIGSTOP")):
-        launch("train", JOB.to_json(), ranks=2, report=stop, timeout_s=PATIENCE_S)
+        launch("train", task_line(JOB), ranks=2, report=stop, timeout_s=PATIENCE_S)
     assert len(seen) == 2
     assert not any(Path(f"/proc/{process}").exists() for process in seen)
 
@@ -110,7 +110,7 @@ def test_an_error_of_one_rank_ends_the_others_that_wait_for_it_and_is_shown(
         steps.append(message["step"])
 
     with pytest.raises(LaunchError) as error:
-        launch("train", JOB.to_json(), ranks=2, report=note, timeout_s=PATIENCE_S)
+        launch("train", task_line(JOB), ranks=2, report=note, timeout_s=PATIENCE_S)
     assert_names(str(error.value), "rank 1", "RuntimeError: CUDA error: made up")
     assert steps == [1, 2]
 
@@ -136,7 +136,7 @@ def interrupted() -> Interrupted:
             raise KeyboardInterrupt
 
     with forked(), pytest.raises(KeyboardInterrupt):
-        launch("train", JOB.to_json(), ranks=2, report=look, timeout_s=PATIENCE_S)
+        launch("train", task_line(JOB), ranks=2, report=look, timeout_s=PATIENCE_S)
     seen.left = [each for each in seen.processes if Path(f"/proc/{each}").exists()]
     return seen
 
@@ -177,14 +177,14 @@ def _listening(process: int) -> list[str]:
 def test_a_rank_that_fails_at_its_start_is_named_with_its_last_words(tmp_path: Path) -> None:
     job = Job(gpt=JOB.gpt, plan=JOB.plan, steps=1, device="cpu", text=str(tmp_path / "missing"))
     with forked(), pytest.raises(LaunchError, check=names("rank", str(tmp_path / "missing"))):
-        launch("train", job.to_json(), ranks=2, report=ignore, timeout_s=PATIENCE_S)
+        launch("train", task_line(job), ranks=2, report=ignore, timeout_s=PATIENCE_S)
 
 
 def test_a_plan_that_no_machine_holds_is_refused_before_it_runs() -> None:
     gpt = GPT.of(name="huge", layers=8, hidden=2**17, heads=8, ffn=8, sequence=16, vocab=256)
     job = Job(gpt=gpt, plan=parse_plan("dp=1", batch=1), steps=1, device="cpu")
     with forked(), pytest.raises(PlanCannotRunError, check=names("huge", "TiB", "1 rank")):
-        launch("train", job.to_json(), ranks=1, report=ignore, timeout_s=PATIENCE_S)
+        launch("train", task_line(job), ranks=1, report=ignore, timeout_s=PATIENCE_S)
 
 
 def test_a_report_that_raises_leaves_no_rank_behind(interrupted: Interrupted) -> None:
@@ -272,7 +272,7 @@ def test_a_rank_that_computes_ends_when_nobody_holds_its_stdin_any_more(tmp_path
         )
     try:
         assert worker.stdin is not None
-        worker.stdin.write(f"{job.to_json()}\n".encode())
+        worker.stdin.write(f"{task_line(job)}\n".encode())
         worker.stdin.flush()
         while answers.read_bytes().count(b"\n") < 2:
             assert worker.poll() is None
@@ -299,7 +299,7 @@ def test_a_worker_says_only_messages_on_stdout() -> None:
     messages: list[dict[str, Any]] = []
     with forked():
         result = launch(
-            "train", job.to_json(), ranks=1, report=messages.append, timeout_s=PATIENCE_S
+            "train", task_line(job), ranks=1, report=messages.append, timeout_s=PATIENCE_S
         )
     assert [message["step"] for message in messages] == [1, 2]
     assert json.loads(json.dumps(result))["losses"] == [m["loss"] for m in messages]
@@ -310,4 +310,4 @@ def test_ranks_for_which_there_is_no_folder_are_refused_in_a_sentence(
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", "/nowhere")
     with pytest.raises(LaunchError, check=names("2 rank", "/nowhere")):
-        launch("train", JOB.to_json(), ranks=2, report=ignore, timeout_s=PATIENCE_S)
+        launch("train", task_line(JOB), ranks=2, report=ignore, timeout_s=PATIENCE_S)

@@ -14,7 +14,7 @@ from executor.errors import TextError
 from executor.groups import ProcessGroups
 from executor.launching.launch import launch
 from executor.launching.launch_env import RankInfo
-from executor.launching.task_specs import AdamW
+from executor.launching.task_specs import AdamW, task_line, task_of
 from executor.memorising.documents import buckets_of, stream
 from executor.memorising.generate import Decoder, greedy, leading
 from executor.memorising.measure import WARM_UP, _generate, _woven, trained_weights
@@ -76,7 +76,7 @@ def test_what_cannot_be_generated_or_split_is_refused() -> None:
         replace(TASK, batch=5).check()
     TASK.check()
     assert TASK.steps == 11
-    assert Memorisation.from_json(TASK.to_json()) == TASK
+    assert task_of(Memorisation, task_line(TASK)) == TASK
 
 
 def weights_of(gpt: GPT) -> dict[str, torch.Tensor]:
@@ -145,7 +145,7 @@ def test_documents_that_come_again_are_generated_and_others_are_not(tmp_path: Pa
     task = replace(TASK, gpt=wide, passes=30, lr=3e-3, text=str(path), ranks=2)
     matched = {}
     for gpt in (wide, replace(wide, goldfish_k=2, goldfish_h=5)):
-        told = replace(task, gpt=gpt).to_json()
+        told = task_line(replace(task, gpt=gpt))
         result = launch("memorise", told, ranks=2, report=lambda _: None, timeout_s=TIMEOUT_S)
         matched[gpt.goldfish_k] = result["matched"]
     assert sum(matched[0]["6"]) > 1.5 * LAST

@@ -11,7 +11,7 @@ import pytest
 
 from executor.launching.launch import launch
 from executor.launching.stopping import StopRequest, stopped_by
-from executor.launching.task_specs import Job
+from executor.launching.task_specs import Job, task_line
 from tests.executor.forked_ranks import forked
 from workload.gpt import find_model
 from workload.plan_text import parse_plan
@@ -82,7 +82,7 @@ def test_an_interrupted_run_ends_with_its_last_step_recorded_on_all_ranks() -> N
     job = Job(gpt=find_model("tiny-30k"), plan=plan, steps=10**6, device="cpu")
     with forked():
         result = launch(
-            *("train", job.to_json()),
+            *("train", task_line(job)),
             ranks=2,
             report=report,
             timeout_s=PATIENCE_S,

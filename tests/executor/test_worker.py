@@ -11,7 +11,7 @@ import pytest
 
 from executor import worker
 from executor.launching.launch_env import RankInfo
-from executor.launching.task_specs import Calibration, Job, Measurement
+from executor.launching.task_specs import Calibration, Job, Measurement, task_line
 from executor.memorising.spec import Memorisation
 from workload.gpt import find_model
 from workload.plan import Plan
@@ -47,7 +47,7 @@ def test_a_rank_performs_the_task_that_it_is_told_and_rank_0_says_the_result(
     monkeypatch.setattr(worker, "_answers", lambda: said.append)
     monkeypatch.setattr(worker, "_end_with_parent", lambda _: None)
     monkeypatch.setattr(sys, "argv", ["executor.worker", task, str(rank), "2", str(tmp_path)])
-    monkeypatch.setattr(sys, "stdin", io.StringIO(f"{told.to_json()}\n"))
+    monkeypatch.setattr(sys, "stdin", io.StringIO(f"{task_line(told)}\n"))
     assert worker.main() == 0
     result = {"given": (told, RankInfo.local(rank, 2, tmp_path))}
     assert said == [{"step": 1}, {"result": result}][: 2 - rank]

@@ -18,7 +18,7 @@ from executor.checkpoints.manifest import rank_file
 from executor.checkpoints.ownership import LOCK
 from executor.errors import LaunchError
 from executor.launching import launch
-from executor.launching.task_specs import Job
+from executor.launching.task_specs import Job, task_line, task_of
 from tests.executor.resumed import spoil
 from tests.simgpt.face import Said, simgpt
 
@@ -155,11 +155,11 @@ def test_a_run_that_loses_its_ranks_goes_on_by_itself_and_has_every_step_once(
     start, given, log = launch.launch, list[Job](), tmp_path / "log"
 
     def lost(task: str, description: str, **how: Any) -> dict[str, Any]:
-        job = Job.from_json(description)
+        job = task_of(Job, description)
         given.append(job)
         if len(given) > 1:
             return start(task, description, **how)
-        start(task, replace(job, steps=3).to_json(), **how)
+        start(task, task_line(replace(job, steps=3)), **how)
         shutil.rmtree(tmp_path / "run" / name_of(3))
         raise LaunchError("rank 0 was killed")
 

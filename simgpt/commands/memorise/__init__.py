@@ -114,6 +114,7 @@ def command(models: tuple[str, ...], as_json: bool, output: Path | None, **how: 
 def _results(tasks: Sequence[Memorisation]) -> list[dict[str, Any]]:
     """What each task gave, one after the other."""
     from executor.launching.launch import launch
+    from executor.launching.task_specs import task_line
 
     results: list[dict[str, Any]] = []
     every = sum(task.steps for task in tasks)
@@ -128,7 +129,7 @@ def _results(tasks: Sequence[Memorisation]) -> list[dict[str, Any]]:
                 said = f"{said}, loss {step['loss']:.2f}"
                 ticker(said, done=before + step["step"], of=every)
 
-            told, ranks, timeout_s = task.to_json(), task.ranks, task.timeout_s
+            told, ranks, timeout_s = task_line(task), task.ranks, task.timeout_s
             results.append(
                 launch("memorise", told, ranks=ranks, report=report, timeout_s=timeout_s)
             )
