@@ -4,43 +4,30 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Mapping
-from functools import cache, cached_property
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from functools import cached_property
+from typing import Annotated, Any
 
 from topologies.errors import MachineError
 from topologies.files.facts import Fact, grouped, put, read_facts, write_facts
-from topologies.files.keys import Key, fields_of
+from topologies.files.keys import Key
 from topologies.files.schema import Leaf, checked, leaves, nearest
 from topologies.files.structured import structured
-from topologies.hardware.attention import Attention
-from topologies.hardware.device import Device, Draw, Matmul, Variability
-from topologies.hardware.interconnect import (
-    ANY,
-    KINDS,
-    Dragonfly,
-    FatTree,
-    Interconnect,
-    NoInterconnect,
-)
-from topologies.hardware.node import Host, Links, Nics, Node
+from topologies.hardware.device import Device
+from topologies.hardware.interconnect import ANY, KINDS, FatTree, Interconnect
+from topologies.hardware.node import Node
 from topologies.hardware.profile import Profile
 from topologies.hardware.profile_file import read_profile
 from topologies.hardware.reliability import Reliability, Storage
 from topologies.hardware.run_to_run import Band, RunToRun
-from topologies.hardware.scan import Scan
 from topologies.hardware.segments import Segments, segments_of
-from topologies.hardware.software import PARTS, Software
+from topologies.hardware.software import Software
 from topologies.network import Network
 from topologies.records import record
 from topologies.session import session_cached
 
-if TYPE_CHECKING:
-    from cattrs import Converter
-
 MOST_PARTS = 10_000_000
 # What a profile's tables say nothing of.
 UNMEASURED = ("device.memory", "device.reserve", "device.name", "software.compute_share")
-Part = TypeVar("Part")
 
 
 @record(slots=False)
@@ -201,13 +188,13 @@ def machine_from_facts(facts: Collection[Fact], profile: Profile | None, origin:
 
 
 def _machine(tables: Mapping[str, Any], origin: str) -> Machine:
-    """The machine of tables that were checked; cattrs is imported only to say what is wrong."""
+    """The machine of tables whose values were checked; its parts may not suit each other."""
     joined = tables["interconnect"]
     try:
         network = structured(KINDS[joined["kind"]], joined)
         machine: Machine = structured(Machine, {**tables, "interconnect": network})
-    except (ValueError, TypeError, KeyError, MachineError):
-        return _explained(tables, Machine, origin)
+    except MachineError as error:
+        raise MachineError(f"{origin}: {error}") from None
     return machine
 
 
@@ -217,60 +204,3 @@ def machine_to_dict(machine: Machine) -> dict[str, Any]:
     if machine.profile is not None:
         document["profile"] = dataclasses.asdict(machine.profile)
     return document
-
-
-def _explained(document: Any, cls: type[Part], origin: str) -> Part:
-    """What a document holds, or a MachineError that says what is wrong with it."""
-    from cattrs import BaseValidationError
-
-    try:
-        return _converter().structure(document, cls)
-    except BaseValidationError as error:
-        raise MachineError(f"{origin}: {_reason(error)}") from None
-
-
-def _reason(error: BaseException) -> str:
-    from cattrs import transform_error
-
-    while isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions:
-            if isinstance(inner, MachineError | BaseExceptionGroup):
-                error = inner
-                break
-        else:
-            return transform_error(error)[0]
-    return str(error)
-
-
-def _interconnect(table: Mapping[str, Any], _: object) -> Any:
-    return _converter().structure(table, KINDS[table["kind"]])
-
-
-@cache
-def _converter() -> Converter:
-    from cattrs import Converter
-    from cattrs.gen import make_dict_structure_fn, override
-
-    converter = Converter(forbid_extra_keys=True)
-    of_node = (Matmul, Attention, Scan, Draw, Variability, Device, Links, Host, Nics, Node)
-    others = (
-        Dragonfly,
-        FatTree,
-        NoInterconnect,
-        *PARTS,
-        Power,
-        Band,
-        RunToRun,
-        Reliability,
-        Storage,
-        Machine,
-    )
-    for cls in (*of_node, *others):
-        renamed: Any = {
-            field.attribute: override(rename=field.key.name) for field in fields_of(cls)
-        }
-        hook = make_dict_structure_fn(cls, converter, _cattrs_forbid_extra_keys=True, **renamed)
-        converter.register_structure_hook(cls, hook)
-        if cls is NoInterconnect:
-            converter.register_structure_hook(Interconnect, _interconnect)
-    return converter
