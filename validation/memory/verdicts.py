@@ -9,7 +9,7 @@ peak (`few_layers.py`): its P(fits) is no smaller than the plan's.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -76,10 +76,6 @@ class VerdictRow:
     capacity_bytes: int
     p_fits: float
     verdict: str
-
-    def as_dict(self) -> dict[str, Any]:
-        """The row as it stands in JSON."""
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
 @record(slots=False)
@@ -148,7 +144,7 @@ class VerdictValidation:
     def as_dict(self) -> dict[str, Any]:
         """The validation as it stands in JSON."""
         return {
-            "rows": [row.as_dict() for row in self.rows],
+            "rows": [asdict(row) for row in self.rows],
             "verdicts": {name: vars(found) for name, found in self.tallies().items()},
             "brier": self.brier if self.rows else None,
             "reliability": [

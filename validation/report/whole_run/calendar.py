@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from topologies.records import record
@@ -52,16 +53,13 @@ def calendar_of(document: Mapping[str, Any], origin: str) -> Calendar:
 
 
 def _with_life(found: Calendar, life: Reader) -> Calendar:
-    about = {name: getattr(found, name) for name in Calendar.__dataclass_fields__}
-    return Calendar(
-        **about
-        | {
-            "progress": _pairs(life, "progress"),
-            "failures_s": life.list_of_numbers("failures_s", 0),
-            "failures": int(life.number("failures")),
-            "jobs_s": _pairs(life, "jobs_s"),
-            "saves": int(life.number("saves")),
-        }
+    return replace(
+        found,
+        progress=_pairs(life, "progress"),
+        failures_s=life.list_of_numbers("failures_s", 0),
+        failures=int(life.number("failures")),
+        jobs_s=_pairs(life, "jobs_s"),
+        saves=int(life.number("saves")),
     )
 
 
