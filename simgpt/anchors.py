@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from simgpt.compared_job import compared
-from simgpt.question import FILES, NAMED, PLAIN, Question
+from simgpt.question import FILES, MEASURED, NAMED, PLAIN, Question
 from simgpt.step import Sources, Step, step_of
 from topologies.errors import SimgptError
 from topologies.files.printable import MOST_WORD, path_shown, shown
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from validation.jobs.comparison import JobComparison
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-MEASURED = "measured"
 KEYS = ("step", "steps", "peak", "peak_of", "software", "log")
 MOST_S, MOST_BYTES = 86400.0, 2.0**50  # of a step, of a device
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from simgpt.arguments.tokens import as_tokens
 from simgpt.question_rows import (
@@ -34,6 +35,7 @@ from simgpt.question_rows import (
     plan_text,
 )
 from topologies.files.printable import shown as printed
+from topologies.files.reading import UserFile
 from topologies.hardware.node import MOST_DEVICES as MOST_TRAYS
 from topologies.placement_names import check_placement
 from topologies.records import record
@@ -46,6 +48,9 @@ from workload.splits.plan_values import check_value
 from workload.words.foreign_words import MODEL_WORDS, PLAN_WORDS, plain
 
 USUAL_PLAN = "dp=rest"
+BATCHES = ("batch", "batch_tokens")  # of which one is given
+MEASURED = "measured"  # a table of an anchor's file beside its question
+BEGUN = "question"  # the one that a command's options begin with, in click's context
 BEST = "best"  # in place of a plan: the fastest that fits
 FILES = (".toml", ".json")
 HEADS = {"model": "model_set", "machine": "set"}  # of dotted keys, and the fields that have them
@@ -53,6 +58,9 @@ CHANGES = tuple(HEADS.values())
 MODEL_KEYS = tuple(key for key in KINDS if key not in LABELS)
 PLAN_KEYS = tuple(key for key in KEYS if key != "batch")
 MACHINE_TABLES = ("device", "node", "nodes", "interconnect", "network", "software", "power")
+
+
+_FILE = UserFile("question", QuestionError)
 
 
 @record(kw_only=True)
@@ -204,15 +212,20 @@ class Question:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def changed(self, **given: Any) -> Question:
-        """The question with other values of some fields; with None a field has its default."""
-        usual = Question()
-        return replace(
-            self,
-            **{
-                name: getattr(usual, name) if each is None else ROWS[name].read(each)
-                for name, each in given.items()
-            },
-        )
+        """The question with other values of some fields; with None a field has its default. Keys of
+        the machine and the model are added to its own, and of the two ways to give a batch the
+        other one goes."""
+        usual, told = Question(), dict(given)
+        for one, other in (BATCHES, reversed(BATCHES)):
+            if told.get(one) is not None:
+                told.setdefault(other, None)
+        read = {
+            name: getattr(usual, name) if each is None else ROWS[name].read(each)
+            for name, each in told.items()
+        }
+        more = [name for name in CHANGES if told.get(name) is not None]
+        merged = {name: {**getattr(self, name), **read[name]} for name in more}
+        return replace(self, **(read | merged))
 
 
 ORDER = {each.name: place for place, each in enumerate(fields(Question))}  # of a table's keys
@@ -236,6 +249,39 @@ _segment_option = click.option(
 )
 
 
+def read_question(path: Path) -> Question:
+    """The question of a file: in TOML as a point of a study or an anchor has it, in JSON an answer
+    or what `as_json` gives."""
+    document = _FILE.document(str(path))
+    if path.suffix != ".toml":
+        return Question.from_json(document)
+    own = {key: each for key, each in document.items() if key != MEASURED}
+    return Question.from_toml(own, path.parent)
+
+
+def _keep_question(context: click.Context, param: click.Parameter, path: Path | None) -> None:
+    """Have the options begin with what a file says, which the words of the command stand over."""
+    if path is None:
+        return
+    if path.suffix not in FILES:
+        raise click.BadParameter(f"{path} must end in .toml or .json", context, param)
+    question = read_question(path)
+    plain = {name: each for name, each in question.given.items() if name not in CHANGES}
+    context.meta[BEGUN] = question
+    context.default_map = {**(context.default_map or {}), **plain}
+
+
+_question_option = click.option(
+    "--question",
+    type=click.Path(path_type=Path),
+    expose_value=False,
+    is_eager=True,
+    callback=_keep_question,
+    help="Begin with the question of a file, which other options change: the JSON of an answer, or "
+    "TOML as an anchor's (docs/studies.md).",
+)
+
+
 def asks(
     *names: str, without: Sequence[str] = (), **changes: Mapping[str, Any]
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -249,10 +295,10 @@ def asks(
         def told(**values: Any) -> Any:
             mine = {name: values.pop(name) for name in asked}
             given = {name: each for name, each in mine.items() if each is not None}
-            return function(Question(**given), **values)
+            return function(Question(**_over(given)), **values)
 
         told.asked = asked  # type: ignore[attr-defined]
-        command: Callable[..., Any] = told
+        command: Callable[..., Any] = told if names else _question_option(told)
         for row in reversed(rows):
             told_of = _usual(row.name) | dict(changes.get(row.name, {}))
             command = row.option(**told_of)(command)
@@ -260,6 +306,24 @@ def asks(
         return command
 
     return give
+
+
+def _over(given: dict[str, Any]) -> dict[str, Any]:
+    """The values of a command's fields over those of the question that it begins with: keys of the
+    machine and the model are added to its own, and of two ways to give the batch the command's
+    stands."""
+    context = click.get_current_context(silent=True)
+    begun: Question | None = None if context is None else context.meta.get(BEGUN)
+    if begun is None or context is None:
+        return given
+    of_words = {
+        name: each
+        for name, each in given.items()
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    }
+    found, before = begun.changed(**of_words).given, begun.given
+    own = {name: each for name, each in given.items() if name not in before}
+    return {name: each for name, each in {**own, **found}.items() if name in given}
 
 
 def _usual(name: str) -> dict[str, Any]:

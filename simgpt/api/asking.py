@@ -116,7 +116,7 @@ def apart(
         base = others.pop("model")
     names = [*asked, SEGMENT] if "set" in asked else list(asked)
     told = Question.of(**{name: others.pop(name) for name in names if name in others})
-    fields = {**base.given, **told.given}
+    fields = base.changed(**told.given).given
     if lost := [name for name in fields if name not in asked]:
         raise ArgumentError(f"this command has no option for the question's {lost[0]}")
     return fields, others

@@ -46,8 +46,6 @@ def validate(
     leave_source_out: bool | None = None,
     against: Text | None = None,
     sweeps: bool | None = None,
-    plans: int | None = None,
-    seed: int | None = None,
     rows: bool | None = None,
 ) -> Validation:
     """Compare predictions with measurements, as `simgpt validate` with that name does; each

@@ -15,7 +15,7 @@ from simgpt.arguments.foreign_options import instead_of
 from topologies.files.printable import shown
 
 Found = str | list[str] | bool  # what the parser of a command line finds of a parameter
-NOT_OPTIONS = ("json", "output")  # what Python has from the result itself
+NOT_OPTIONS = ("json", "output", "question")  # what Python has from results and questions
 WITH_OUTPUT = ("sweep", "report", "calibrate")  # whose output is more than their answer
 IN_ONE = ("also_devices", "nodes")  # whose values one word lists
 

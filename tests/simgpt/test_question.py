@@ -25,6 +25,7 @@ from simgpt.question import Question, fields_asked
 from simgpt.question_rows import ROWS, QuestionError
 from simgpt.studies.study import study_of
 from tests.messages import names
+from tests.simgpt.face import simgpt
 from topologies.files.printable import toml_text
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -158,6 +159,7 @@ def asking_commands() -> list[str]:
     for line in dict.fromkeys(shown_commands()):
         words = shlex.split(line, comments=True)
         own = len(words) > 1 and words[1] in COMMANDS and "…" not in line
+        own = own and "--question" not in words  # whose file is not there
         if own and fields_asked(command_of(words[1])) and "|" not in words:
             found.append(shlex.join(words))
     return found
@@ -217,6 +219,41 @@ def words_of(param: click.Parameter, found: Mapping[str, Any]) -> list[str]:
 
 def parsed(command: click.Command, words: list[str]) -> Parsed:
     return Parsed(command, words)
+
+
+ANSWERED = ("tiny-1m", "-m", "frontier", "-n", "16", "--stack", "simgpt", "--set", "nodes=64")
+
+
+def test_a_command_begins_with_the_question_of_a_file(tmp_path: Path) -> None:
+    """Of an answer in JSON, and of an anchor; words of the command stand over it."""
+    kept = str(tmp_path / "answer.json")
+    assert simgpt("predict", *ANSWERED, "--batch", "32", "-o", kept).status == 0
+    again = json.loads(simgpt("predict", "--question", kept, "--json").out)
+    assert again["step_s"] == json.loads(Path(kept).read_text(encoding="utf-8"))["step_s"]
+    more = ("--batch-tokens", "8Ki", "--set", "device.launch=9 us")
+    words = ("why", "--question", kept, *more, "--json")
+    changed = json.loads(simgpt(*words).out)
+    assert changed["plan"]["batch"] == 64
+    assert changed["settings"] == {"nodes": "64", "device.launch": "9 us"}
+    anchor = tmp_path / "anchor.toml"
+    anchor.write_text(
+        'model = "tiny-1m"\nmachine = "frontier"\ndevices = 16\nbatch = 32\nset = {zero = 1}\n'
+        'measured = {step = "1 s"}\n',
+        encoding="utf-8",
+    )
+    of_anchor = json.loads(simgpt("predict", "--question", str(anchor), "--json").out)
+    assert of_anchor["plan"]["zero"] == 1
+    said = simgpt("predict", "--question", str(tmp_path / "a.yaml"))
+    assert (said.status, said.sentence.count("a.yaml")) == (2, 1)
+
+
+def test_a_question_is_changed_field_by_field() -> None:
+    asked = Question.of(model="tiny-1m", batch=8, set={"nodes": "9"})
+    changed = asked.changed(batch_tokens="1Ki", set={"device.launch": "9 us"})
+    assert (changed.batch, changed.batch_tokens) == (None, 1024)
+    assert changed.set == {"nodes": "9", "device.launch": "9 us"}
+    assert changed.changed(batch=4).batch_tokens is None
+    assert changed.changed(set=None).set == {}
 
 
 def test_words_that_are_no_question_are_refused() -> None:

@@ -356,7 +356,7 @@ def test_processes_save_what_they_keep(tmp_path: Path, monkeypatch: pytest.Monke
     task = Task(Job(find_model("gpt-5b"), plan, EXECUTOR), machine)
     with processes(WORTH_A_POOL) as each:
         assert next(each(predicted, [task], 1)).step_s > 0
-    assert list(tmp_path.rglob("*.values"))
+    assert list(tmp_path.rglob("*.sqlite"))
 
 
 @pytest.mark.parametrize(("rows", "cores"), [(WORTH_A_POOL, {0}), (WORTH_A_POOL - 1, {0, 1})])

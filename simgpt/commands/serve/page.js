@@ -274,7 +274,7 @@ async function begin() {
     made.append(...names.map((name) => optionOf(name, "")));
     document.body.append(made);
   }
-  at("stack").append(...found.stacks.map(([name, title]) => optionOf(name, `${name}: ${title}`)));
+  at("stack").append(optionOf("", "the usual one of the devices"), ...found.stacks.map(([name, title]) => optionOf(name, `${name}: ${title}`)));
   apply(START);
   at("unit").addEventListener("input", convertBatch);
   at("form").addEventListener("submit", (event) => event.preventDefault());
