@@ -96,7 +96,7 @@ class Search:
 
 
 @dataclass(frozen=True)
-class Asked:
+class Subjects:
     """All that is timed."""
 
     steps: dict[str, Step]
@@ -133,7 +133,7 @@ STEPS = {
     "b": h100("llama-3.1-70b", "megatron-core", "tp=8,pp=4,dp=rest,mbs=1"),
     "c": h100("llama-3.1-8b", "torchtitan", "dp=rest,zero=3,mbs=1"),
     "d": h100("mixtral-8x7b", "megatron-core", "pp=2,ep=8,dp=rest,mbs=1"),
-    "e": Step("gpt-80b", "frontier", "x=4,y=2,z=16,dp=rest,recompute=full", 8192, 8192),
+    "e": Step("gpt-80b", "frontier", "x=4,y=2,z=16,dp=rest,recompute=full", 8192, 8192, "simgpt"),
     "f": h100("deepseek-v3", "megatron-core-deepep", "ep=64,dp=rest,mbs=1,recompute=full"),
 }
 FULL, SOME = ["none", "full"], ["none", "selective", "full"]
@@ -173,26 +173,32 @@ SWEEPS = {
         recompute=FULL,
     ),
 }
-USUAL = Asked(
+USUAL = Subjects(
     STEPS,
     SWEEPS,
     {"a": STEPS["a"]},
     {
-        "gpt-640b": Search("gpt-640b", "frontier", 32768, 8192),
-        "llama-3.1-70b": Search("llama-3.1-70b", FABRIC, 512, 1024),
+        "gpt-640b": Search("gpt-640b", "frontier", 32768, 8192, {"stack": "simgpt"}),
+        "llama-3.1-70b": Search("llama-3.1-70b", FABRIC, 512, 1024, {"stack": "simgpt"}),
         "llama-3.1-8b": Search(
-            *("llama-3.1-8b", "8x8xH100,8xNDR", 64, 512), {"model_set": {"sequence": 8192}}
+            *("llama-3.1-8b", "8x8xH100,8xNDR", 64, 512),
+            {"stack": "simgpt", "model_set": {"sequence": 8192}},
         ),
     },
     {"help": ["--help"], "a": STEPS["a"].words(), "e": STEPS["e"].words()},
 )
 TINY = Step("tiny-30k", "1x2xH100", "dp=rest,mbs=1", 2, 2, "megatron-core")
-ALONE = Step("tiny-30k", "1x1xH100", "dp=1", 1, 1)
-SMALLEST = Asked(
+ALONE = Step("tiny-30k", "1x1xH100", "dp=1", 1, 1, "simgpt")
+SMALLEST = Subjects(
     {"a": TINY},
     {"pipeline": replace(TINY, sweep={"recompute": ["none", "full"]})},
     {"a": ALONE},
-    {"tiny": Search("tiny-30k", "1x1xH100", 1, 1, {"plan": "recompute=none,overlap=none"})},
+    {
+        "tiny": Search(
+            *("tiny-30k", "1x1xH100", 1, 1),
+            {"stack": "simgpt", "plan": "recompute=none,overlap=none"},
+        )
+    },
     {"help": ["--help"]},
 )
 
@@ -259,7 +265,7 @@ def run_command(words: Sequence[str]) -> None:
 Timed = Callable[[Repeats], Iterator[tuple[str, list[float]]]]
 
 
-def subjects(asked: Asked) -> dict[str, tuple[int, Timed]]:
+def subjects(asked: Subjects) -> dict[str, tuple[int, Timed]]:
     """What is timed by its name, and how many plans each has."""
     found: dict[str, tuple[int, Timed]] = {}
     for group, steps in (("predict", asked.steps), ("sweep", asked.sweeps)):
@@ -274,7 +280,7 @@ def subjects(asked: Asked) -> dict[str, tuple[int, Timed]]:
     return found
 
 
-def chosen(asked: Asked, only: Sequence[str]) -> list[str]:
+def chosen(asked: Subjects, only: Sequence[str]) -> list[str]:
     """The subjects that words name, or all; a UsageError where a word names none."""
     names = list(subjects(asked))
     for word in only:

@@ -31,7 +31,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 @record(slots=False)
-class Asked:
+class Answered:
     """What a command answered: the words that ask it in a terminal, its text, or a function that
     makes it, its JSON record, notes, files that it wrote, the exit status with which it ends in a
     terminal, and the question, where it asked one."""
@@ -49,9 +49,9 @@ class Asked:
         """The text that the command prints."""
         return self.told if isinstance(self.told, str) else self.told()
 
-    def __reduce__(self) -> tuple[type[Asked], tuple[object, ...]]:
+    def __reduce__(self) -> tuple[type[Answered], tuple[object, ...]]:
         own = {field.name: getattr(self, field.name) for field in fields(self)}
-        return Asked, tuple((own | {"told": self.text}).values())
+        return Answered, tuple((own | {"told": self.text}).values())
 
 
 def refusing(*names: str) -> Callable[[Function], Function]:
@@ -87,7 +87,7 @@ def _command(names: Sequence[str]) -> click.Command:
     return command
 
 
-def ask(names: Sequence[str], given: Mapping[str, Any]) -> Asked:
+def ask(names: Sequence[str], given: Mapping[str, Any]) -> Answered:
     """Ask the command of these names, with values by keyword, of which None is not given. A note of
     it is a UserWarning at the line of the caller's caller; a SimgptError says in one sentence what
     is wrong."""
@@ -104,7 +104,7 @@ def ask(names: Sequence[str], given: Mapping[str, Any]) -> Asked:
     told, record = collected.answers[-1] if collected.answers else ("", {})
     notes, paths = tuple(collected.notes), tuple(collected.paths)
     asked = Question(**fields) if fields else None
-    return Asked(("simgpt", *words), told, record, notes, paths, status, asked)
+    return Answered(("simgpt", *words), told, record, notes, paths, status, asked)
 
 
 def apart(

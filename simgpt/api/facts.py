@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
 
-    from simgpt.api.asking import Asked
+    from simgpt.api.asking import Answered
 
 SHOWN = 5  # names in the short form
 
@@ -46,7 +46,7 @@ class Listing(Result):
 class Machine(Result):
     """What is known of a machine, and from where; `asked_for` is the name that it was asked by."""
 
-    def __init__(self, asked: Asked, asked_for: str | PathLike[str]) -> None:
+    def __init__(self, asked: Answered, asked_for: str | PathLike[str]) -> None:
         super().__init__(asked)
         self._asked_for = fspath(asked_for)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from simgpt import tables
-from simgpt.api.asking import Asked
+from simgpt.api.asking import Answered
 from simgpt.api.errors import NothingToDrawError
 from simgpt.api.result import Cells, Result, Row, flat, table_of
 from simgpt.question import Question
@@ -228,7 +228,7 @@ class Search(Result):
         whole["asked"] = {**whole["asked"], "command": question.command}
         text = f"{record['plan_string']}: {tables.seconds(record['step_s'])} a step"
         words = ("simgpt", "predict", *question.as_words())
-        return Prediction(Asked(words, text, whole, (), (), 0, question))
+        return Prediction(Answered(words, text, whole, (), (), 0, question))
 
     def _short(self) -> str:
         record, best = self._record, self.best

@@ -16,7 +16,7 @@ from simgpt.question_rows import QuestionError
 if TYPE_CHECKING:
     import pandas
 
-    from simgpt.api.asking import Asked
+    from simgpt.api.asking import Answered
 
 SHOWN = 20  # rows of a table in a notebook
 Row = dict[str, Any]
@@ -26,7 +26,7 @@ Cells = Sequence[Sequence[str]]
 class Result:
     """What a command answered. `str()` of it is the text that the command prints."""
 
-    def __init__(self, asked: Asked) -> None:
+    def __init__(self, asked: Answered) -> None:
         self._asked = asked
         self._record = asked.record
 

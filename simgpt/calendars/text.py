@@ -8,8 +8,8 @@ from typing import Any
 
 from simgpt import tables
 from simgpt.arguments.durations import duration_text
-from simgpt.calendars.asked import DATE
-from simgpt.calendars.question import Planned
+from simgpt.calendars.planned import Planned
+from simgpt.calendars.run_options import DATE
 from simgpt.commands.prediction_text import plan_line
 from simulator.goodput.closed_form import daly_interval_s, young_interval_s
 from simulator.goodput.draws import Diary

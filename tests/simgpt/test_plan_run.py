@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import simgpt as api
-from simgpt.calendars.question import _run
+from simgpt.calendars.planned import _run
 from simulator.goodput.saves import SaveTimes
 from tests.messages import assert_names
 from tests.simgpt.face import assert_golden, simgpt

@@ -10,7 +10,7 @@ import pytest
 
 import simgpt as api
 from simgpt import roofline_text, tables
-from simgpt.api.asking import Asked
+from simgpt.api.asking import Answered
 from simgpt.api.errors import NothingToDrawError
 from simgpt.api.reasons import Why
 from tests.messages import assert_names, names
@@ -88,7 +88,7 @@ def test_python_has_the_rows_and_the_figure(tmp_path: Path) -> None:
     assert [kind for kind in named if kind not in texts] == []
     record = with_one.to_dict()
     del record["why"]["roofline"]
-    without = Why(Asked((), "", record, (), (), 0))
+    without = Why(Answered((), "", record, (), (), 0))
     for ask in (without.plot, without.rows):
         with pytest.raises(NothingToDrawError, check=names("roofline=")):
             ask("roofline")

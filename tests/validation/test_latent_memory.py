@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from validation.memory.golden_runs import GoldenRun, golden_runs
-from validation.memory.memory_questions import Asked, answer
+from validation.memory.memory_questions import MeasuredStage, answer
 
 # Arguments of tests/functional_tests/test_cases/gpt/gpt3_mcore_te_tp2_pp2_mla.
 LATENT: dict[str, Any] = {
@@ -30,5 +30,5 @@ def test_the_peak_of_latent_attention_is_megatrons(row: str) -> None:
     run = GoldenRun({**measured.cells, "mla": ""})
     gpt = run.job.gpt.changed(positions="rope", biases=False, **LATENT)
     job = replace(run.job, gpt=gpt)
-    found = answer(Asked(job, run.machine, job.plan.pp - 1))
+    found = answer(MeasuredStage(job, run.machine, job.plan.pp - 1))
     assert found.peak_bytes + run.library_bytes == pytest.approx(run.measured_bytes, rel=0.015)

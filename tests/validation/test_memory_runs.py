@@ -27,7 +27,7 @@ from validation.memory.memory_questions import (
     DEVICE,
     RESERVED,
     Answer,
-    Asked,
+    MeasuredStage,
     answer,
     questions,
 )
@@ -172,7 +172,7 @@ def test_the_allocator_sees_twice_as_many_micro_batches_as_stages(
         return lower(gpt, plan, *how, **more)
 
     monkeypatch.setattr("validation.memory.memory_questions.lower", lowered)
-    answer(Asked(job, load_machine("dgx-h100"), 0))
+    answer(MeasuredStage(job, load_machine("dgx-h100"), 0))
     assert seen == [replace(job.plan, batch=16)]
 
 

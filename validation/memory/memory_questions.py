@@ -34,7 +34,7 @@ _FILE = UserFile("table of memory", SimgptError, TABLE_BYTES)
 
 
 @record(slots=False)
-class Asked:
+class MeasuredStage:
     """A job on a machine, and the stage whose peak was measured: the fullest where it is None."""
 
     job: Job
@@ -60,7 +60,7 @@ class MeasuredRun:
     source: str
     measure: str
     measured_bytes: int
-    ask: Callable[[], Asked]
+    ask: Callable[[], MeasuredStage]
     more_bytes: int = 0
 
 
@@ -141,16 +141,16 @@ def _measures() -> list[dict[str, Any]]:
     return list(shipped_toml("validation", "data/memory_measures.toml")["measure"])
 
 
-def _asked_of_golden(run: GoldenRun) -> Asked:
+def _asked_of_golden(run: GoldenRun) -> MeasuredStage:
     job = run.job
-    return Asked(job, run.machine, job.plan.pp - 1)
+    return MeasuredStage(job, run.machine, job.plan.pp - 1)
 
 
-def _asked_of_published(run: PublishedRun) -> Asked:
-    return Asked(case_as_read(run).job, machine_of(run), measure_of(run).get("stage"))
+def _asked_of_published(run: PublishedRun) -> MeasuredStage:
+    return MeasuredStage(case_as_read(run).job, machine_of(run), measure_of(run).get("stage"))
 
 
-def answer(asked: Asked) -> Answer:
+def answer(asked: MeasuredStage) -> Answer:
     """Predict the peak of what is asked, and play the allocator's part."""
     job, machine = asked.job, asked.machine
     stages = range(job.plan.pp) if asked.stage is None else (asked.stage,)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from simgpt import options
-from simgpt.calendars import asked as calendar
+from simgpt.calendars import run_options as calendar
 from simgpt.commands.predict import comment, remedy_of
 from simgpt.invocation import asked_of_step
 from simgpt.progress import Ticker
@@ -19,7 +19,7 @@ from simgpt.step import Sources, step_of
 from topologies.errors import SimgptError
 
 if TYPE_CHECKING:
-    from simgpt.calendars.question import Planned
+    from simgpt.calendars.planned import Planned
 
 NOT_FITTING = "does not fit into memory"
 
@@ -41,7 +41,7 @@ def command(question: Question, as_json: bool, output: Path | None, **how: Any) 
     system is are in the machine's file, or given. Lives of the run are drawn; the dates are the
     tenth, fiftieth and ninetieth of a hundred of them, beside the expected time by formulas.
     """
-    from simgpt.calendars.question import planned
+    from simgpt.calendars.planned import planned
     from simgpt.calendars.text import describe, record_of
 
     calendar.check(question, how)
@@ -64,7 +64,7 @@ def _compared(
     question: Question, how: Mapping[str, Any], start: datetime, ticker: Ticker
 ) -> tuple[Planned, list[dict[str, Any]]]:
     """The run of the number of nodes that finishes first, and a row for each number."""
-    from simgpt.calendars.question import planned
+    from simgpt.calendars.planned import planned
     from simgpt.calendars.text import ends_of
 
     each = Sources(tells=False).machine(question).devices_per_node

@@ -105,7 +105,7 @@ def test_a_study_is_swept_into_its_folder(tmp_path: Path) -> None:
     same_as_command(found)
 
 
-FUNCTIONS = {
+FUNCTIONS: dict[str, Callable[..., Any]] = {
     "bench-network": api.bench_network,
     "calibrate": api.calibrate,
     "compare": api.compare,

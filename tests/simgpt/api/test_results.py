@@ -12,7 +12,7 @@ import pytest
 from matplotlib.figure import Figure
 
 import simgpt as api
-from simgpt.api.asking import Asked
+from simgpt.api.asking import Answered
 from simgpt.api.facts import Listing, Machine, Model, Validation
 from simgpt.api.predictions import MOST_BARS, Prediction, Search, Sweep
 from simgpt.api.reasons import Why
@@ -116,7 +116,7 @@ def test_html_shows_names_as_they_are_whatever_they_contain() -> None:
     evil = "<img src=x onerror=alert(1)>"
     record = step().to_dict() | {"model": evil, "machine": evil, "plan_string": evil}
     record["breakdown_s"] = {evil: record["step_s"]}
-    asked = Asked((), "", record, (evil,), (), 0)
+    asked = Answered((), "", record, (evil,), (), 0)
     for html in (Prediction(asked)._repr_html_(), Model(_named(evil))._repr_html_()):
         assert "<img" not in html
         assert "&lt;img" in html
@@ -124,8 +124,8 @@ def test_html_shows_names_as_they_are_whatever_they_contain() -> None:
                                                       "td", "th"}  # fmt: skip
 
 
-def _named(name: str) -> Asked:
-    return Asked((), "", {"name": name, name: 1, "parameters": 1}, (), (), 0)
+def _named(name: str) -> Answered:
+    return Answered((), "", {"name": name, name: 1, "parameters": 1}, (), (), 0)
 
 
 def test_a_frame_has_a_row_for_each_point_and_a_column_for_each_value() -> None:
