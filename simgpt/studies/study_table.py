@@ -73,6 +73,8 @@ def describe(study: Study, rows: Sequence[Row], limit: int, order: str) -> str:
     parts = [_headline(study)]
     if any(row["prediction"].get("routing_assumed") for row in figured):
         parts[0] += f"\n  {EVENLY}"
+    if chosen := _chosen(figured):
+        parts[0] += f"\n  {chosen}"
     if figured:
         parts.append(_good(study, figured[:limit]))
     if bad:
@@ -86,6 +88,13 @@ def describe(study: Study, rows: Sequence[Row], limit: int, order: str) -> str:
     peaks = mfu_words(row["prediction"] for row in figured)
     tail = [counts + more + best, *peaks, *_anchored(figured), *_decided(good, order)]
     return "\n\n".join([*parts, *tail])
+
+
+def _chosen(rows: Sequence[Row]) -> str:
+    """Which stacks points have that name none; nothing where all of them name one."""
+    unnamed = [row for row in rows if "stack" not in row["point"]]
+    names = dict.fromkeys(str(row["prediction"]["stack"]) for row in unnamed)
+    return f"stack, where none is named: {', '.join(names)} (docs/stacks.md)" if names else ""
 
 
 def _anchored(rows: Sequence[Row]) -> list[str]:
