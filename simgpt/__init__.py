@@ -19,17 +19,6 @@ if sys.argv[:1] == ["-m"] and not sys.flags.safe_path:
     if _asked_for in ("simgpt", "simgpt.__main__") and __path__ != [f"{sys.path[0]}/simgpt"]:
         del sys.path[0]
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from simgpt.api.jobs import calibrate, compare, export, import_job, run, sbatch
-    from simgpt.api.lookups import bench_network, machine, model, report, stack, validate
-    from simgpt.api.steps import plan_run, predict, search, sweep, why
-    from simgpt.question import Question
-    from topologies.errors import SimgptError
-    from topologies.session import Session
-
-    __version__: str
-
 __all__ = [
     "Question",
     "Session",
@@ -55,34 +44,32 @@ __all__ = [
 ]
 
 
-if not TYPE_CHECKING:  # to which every name would be one of this module
+def __getattr__(name: str) -> object:
+    """What is asked for is imported then, so that `import simgpt` takes no time."""
+    if name == "__version__":
+        from importlib.metadata import PackageNotFoundError, version
 
-    def __getattr__(name: str) -> object:
-        """What is asked for is imported then, so that `import simgpt` takes no time."""
-        if name == "__version__":
-            from importlib.metadata import PackageNotFoundError, version
+        try:
+            return version("simgpt")
+        except PackageNotFoundError:
+            return "unknown"
+    if name not in __all__:
+        raise AttributeError(f"module 'simgpt' has no attribute {name!r}")
+    if name == "SimgptError":
+        from topologies.errors import SimgptError
 
-            try:
-                return version("simgpt")
-            except PackageNotFoundError:
-                return "unknown"
-        if name not in __all__:
-            raise AttributeError(f"module 'simgpt' has no attribute {name!r}")
-        if name == "SimgptError":
-            from topologies.errors import SimgptError
+        return SimgptError
+    if name == "Session":
+        from topologies.session import Session
 
-            return SimgptError
-        if name == "Session":
-            from topologies.session import Session
+        return Session
+    if name == "Question":
+        from simgpt.question import Question
 
-            return Session
-        if name == "Question":
-            from simgpt.question import Question
+        return Question
+    from simgpt.api import jobs, lookups, steps
 
-            return Question
-        from simgpt.api import jobs, lookups, steps
-
-        return next(getattr(each, name) for each in (steps, jobs, lookups) if hasattr(each, name))
+    return next(getattr(each, name) for each in (steps, jobs, lookups) if hasattr(each, name))
 
 
 def __dir__() -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import json
 import shlex
@@ -162,6 +163,17 @@ def test_the_public_surface_fits_on_a_postcard() -> None:
     assert {each.__module__ for each in FUNCTIONS.values()} == {
         module.__name__ for module in (steps, jobs, lookups)
     }
+
+
+def test_editors_see_every_public_name() -> None:
+    """They read the stub beside the package, whose names the package itself imports when asked."""
+    stub = ast.parse(Path(api.__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
+    names = {
+        each.asname for node in stub.body if isinstance(node, ast.ImportFrom) for each in node.names
+    }
+    assert {*names, "__version__"} == set(api.__all__)
+    for node in (each for each in stub.body if isinstance(each, ast.ImportFrom)):
+        assert getattr(api, node.names[0].name).__module__ == node.module
 
 
 def test_the_version_is_that_of_the_package() -> None:
