@@ -142,7 +142,7 @@ def test_a_search_and_a_study_of_best_plans_go_by_it_too(uneven: str, tmp_path: 
     assert "--routing FILE" not in text
     (tmp_path / "study.toml").write_text(
         'model = "tiny-mixtral-2m"\nmachine = "dgx-h100"\ndevices = 4\nbatch = 16\n'
-        f'plan = "best"\nrouting = "uneven.toml"\n\n[set]\n{_fixed(FEW)}',
+        f'plan = "best"\nrouting = "uneven.toml"\nstack = "simgpt"\n\n[set]\n{_fixed(FEW)}',
         encoding="utf-8",
     )
     folder = tmp_path / "rows"

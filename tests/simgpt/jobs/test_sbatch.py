@@ -233,7 +233,7 @@ def test_from_a_config_of_hugging_face_to_a_script_of_the_fastest_plan(tmp_path:
     sizes = {"n_layer": 4, "n_embd": 256, "n_head": 4, "n_positions": 128, "vocab_size": 512}
     config.write_text(json.dumps({"model_type": "gpt2", **sizes}), encoding="utf-8")
     model = (str(config), "--model-set", "sequence=64")
-    asked = (*model, "-m", "perlmutter", "-n", "4", "--batch", "16")
+    asked = (*model, "-m", "perlmutter", "-n", "4", "--batch", "16", "--stack", "simgpt")
     few = ("--plan", "pp=1,recompute=none,order=tp-dp-pp")
     best = json.loads(simgpt("search", *asked, *few, "--json").out)["plans"][0]["plan_string"]
     said = simgpt("sbatch", *asked, "--plan", best, "--account", "m1234", "--steps", "200")
