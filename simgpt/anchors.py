@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from simgpt.compared_job import compared
-from simgpt.question import FILES, MEASURED, NAMED, PLAIN, Question
-from simgpt.step import Sources, Step, step_of
+from simgpt.question import MEASUREMENT, PLAIN, Question
+from simgpt.question_rows import NAMED, plan_text
+from simgpt.step import Sources, Step, plan_table, step_of
 from topologies.errors import SimgptError
+from topologies.files.named_files import FILES
 from topologies.files.printable import MOST_WORD, path_shown, shown
 from topologies.files.reading import UserFile
 from topologies.files.units import Unit, format_quantity, quantity
@@ -80,12 +82,14 @@ def read_anchor(path: Path) -> AnchorFile:
     """The anchor that a TOML file describes."""
     name = path_shown(path)
     document = dict(_FILE.parsed(_FILE.text(path), name, toml=True))
-    measured = document.pop(MEASURED, None)
+    measured = document.pop(MEASUREMENT, None)
     if not isinstance(measured, dict):
-        raise AnchorError(f"{name} has no table [{MEASURED}]; simgpt compare --save writes anchors")
+        raise AnchorError(
+            f"{name} has no table [{MEASUREMENT}]; simgpt compare --save writes anchors"
+        )
     for key in measured:
         if key not in KEYS:
-            raise AnchorError(f"{name}: unknown key {MEASURED}.{key}; known: {', '.join(KEYS)}")
+            raise AnchorError(f"{name}: unknown key {MEASUREMENT}.{key}; known: {', '.join(KEYS)}")
     for key in document:
         if key not in (*PLAIN, "set"):
             raise AnchorError(f"{name}: unknown key {key!r}; known: {', '.join((*PLAIN, 'set'))}")
@@ -111,7 +115,7 @@ def _peak(measured: Mapping[str, Any], name: str) -> tuple[str, float] | None:
         return None
     peak_bytes = _measured(measured, name, "peak", "bytes", MOST_BYTES)
     if measured.get("peak_of") not in MEASURES:
-        raise AnchorError(f"{name}: {MEASURED}.peak_of must be one of {', '.join(MEASURES)}")
+        raise AnchorError(f"{name}: {MEASUREMENT}.peak_of must be one of {', '.join(MEASURES)}")
     return str(measured["peak_of"]), peak_bytes
 
 
@@ -120,10 +124,10 @@ def _measured(measured: Mapping[str, Any], name: str, key: str, unit: Unit, most
     try:
         found = quantity(measured.get(key), unit)
     except SimgptError as error:
-        raise AnchorError(f"{name}: {MEASURED}.{key}: {error}") from None
+        raise AnchorError(f"{name}: {MEASUREMENT}.{key}: {error}") from None
     if not 0 < found < most:
         below = format_quantity(most, unit)
-        raise AnchorError(f"{name}: {MEASURED}.{key} must be above 0 and below {below}")
+        raise AnchorError(f"{name}: {MEASUREMENT}.{key} must be above 0 and below {below}")
     return found
 
 
@@ -192,7 +196,10 @@ def anchor_text(
     from topologies.files.printable import toml_text
 
     named = {key: _from(file.parent, getattr(question, key)) for key in NAMED}
-    asked = question.changed(**{key: name for key, name in named.items() if name}).as_toml()
+    words = plan_table(question.plan)
+    plan = words if isinstance(words, str) else plan_text(words)
+    given = {key: name for key, name in named.items() if name}
+    asked = question.changed(**given, plan=plan).as_toml()
     measured: dict[str, Any] = {
         "step": format_quantity(found.steps.median_s, "s", digits=6),
         "steps": found.steps.steps,
@@ -202,7 +209,7 @@ def anchor_text(
         measured |= {"peak_of": found.job.peak_of}
     measured |= {"software": software} if software else {}
     measured["log"] = path_shown(log)
-    return toml_text({**asked, MEASURED: measured})
+    return toml_text({**asked, MEASUREMENT: measured})
 
 
 def _from(folder: Path, name: str) -> str:

@@ -47,16 +47,21 @@ class KnownFiles(Sources):
         return super().stack(name)
 
 
+def _question(fields: Mapping[str, Any]) -> Question:
+    """The question of an answer's fields, of which those that are not given are empty."""
+    return Question.of(**{name: each for name, each in fields.items() if each != ""})
+
+
 def step_again(fields: Mapping[str, Any], files: Mapping[str, str]) -> Step:
     """The step of a question's fields, of which digests of its files are known."""
-    return step_of(Question.of(**fields), KnownFiles(files))
+    return step_of(_question(fields), KnownFiles(files))
 
 
 def command_again(fields: Mapping[str, Any]) -> str:
     """The command of a question's fields, ready for a shell; an empty text where a file has fields
     that no command asks."""
     try:
-        return Question.of(**fields).command
+        return _question(fields).command
     except SimgptError:
         return ""
 

@@ -13,7 +13,6 @@ from click.exceptions import NoArgsIsHelpError
 
 from simgpt.arguments.completion import completed
 from simgpt.interrupts import unwinding
-from simgpt.invocation import HELP
 from simgpt.little_memory import take_room_for_matrices
 from simgpt.plain_words import plain_words
 from simgpt.stderr import tell
@@ -27,6 +26,7 @@ RAN_OUT = (
     *(errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOBUFS),
     *(errno.ENOSPC, errno.EDQUOT, errno.EIO),
 )
+HELP = ["-h", "--help"]  # what asks any command for its help
 COMMANDS = {
     "predict": ("simgpt.commands.predict", "Predict one training step of a model on a machine."),
     "search": ("simgpt.commands.search", "Find the fastest plan that fits, with proof."),

@@ -6,8 +6,7 @@ import shlex
 
 import click
 
-from simgpt.cli import cli
-from simgpt.invocation import HELP
+from simgpt.cli import HELP, cli
 
 
 def is_command(text: str) -> bool:

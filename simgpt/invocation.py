@@ -8,13 +8,20 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from simgpt.api.collected import collecting
+from simgpt.question_rows import NAMED
+from topologies.files.named_files import file_of, located
 
 if TYPE_CHECKING:
     from simgpt.question import Question
     from simgpt.step import Step
     from simgpt.studies.study import Study
 
-HELP = ["-h", "--help"]  # what asks any command for its help
+# Fields of a question that an answer has elsewhere, or as they were filled in.
+SAID_APART = (
+    *NAMED,
+    *("devices", "batch", "batch_tokens", "plan", "placement", "tokens", "compute"),
+    *("set", "model_set"),
+)
 
 
 def asked_of_step(step: Step, **places: Any) -> dict[str, Any]:
@@ -38,6 +45,7 @@ def asked(
     given |= {"stack_chosen": chosen} if chosen else {}
     given |= {"fp8": recipe == FP8} if recipe is not None else {}
     given |= {"routing": question.routing} if question.routing else {}
+    given |= {name: each for name, each in question.given.items() if name not in SAID_APART}
     names = (question.model, question.machine, named, question.routing)
     return {
         "asked": {**given, "files": files_of(names)},
@@ -49,10 +57,7 @@ def asked(
 
 def asked_of_study(study: Study) -> dict[str, Any]:
     """The command line, where the study's files lie, and digests of those it names."""
-    from simgpt.question import located
-
-    keys = ("model", "machine", "routing")
-    given = dict.fromkeys(point[key] for point in study.points() for key in keys if key in point)
+    given = dict.fromkeys(point[key] for point in study.points() for key in NAMED if key in point)
     names = dict.fromkeys(located(name, study.folder) for name in given)
     folder = str(study.folder)
     files = files_of(names)
@@ -73,7 +78,7 @@ def command_line() -> str:
 
 def files_of(names: Iterable[str]) -> dict[str, str]:
     """A digest of each file among the names of models and machines."""
-    from validation.report.provenance import digest_of, file_of
+    from validation.report.provenance import digest_of
 
     paths = [path for path in map(file_of, names) if path is not None]
     return {_as_utf8(str(path)): digest_of(path) for path in paths}

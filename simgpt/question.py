@@ -15,52 +15,48 @@ import difflib
 import hashlib
 import json
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, fields, replace
-from functools import wraps
 from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from simgpt.arguments.tokens import as_tokens
+from simgpt.plain_words import plain_words
 from simgpt.question_rows import (
     LABELS,
+    NAMED,
     ROWS,
     SEGMENT,
     SEGMENT_KEY,
     QuestionError,
     Table,
     plan_text,
+    trays_of,
+    with_options,
+    words_of,
 )
+from topologies.files.named_files import FILES, located
 from topologies.files.printable import shown as printed
-from topologies.files.reading import UserFile
-from topologies.hardware.node import MOST_DEVICES as MOST_TRAYS
-from topologies.placement_names import check_placement
 from topologies.records import record
 from workload.descriptions.fields import KINDS, field_value
 from workload.errors import ModelError
 from workload.plan import text_of
-from workload.plan_text import ALIASES, KEYS, REALS, REST, SHARDED, plan_value, plan_words
+from workload.plan_text import ALIASES, KEYS, REALS, REST, SHARDED, WHOLE, plan_value, plan_words
 from workload.recipes.table import recipe_words
 from workload.splits.plan_values import check_value
 from workload.words.foreign_words import MODEL_WORDS, PLAN_WORDS, plain
 
 USUAL_PLAN = "dp=rest"
 BATCHES = ("batch", "batch_tokens")  # of which one is given
-MEASURED = "measured"  # a table of an anchor's file beside its question
-BEGUN = "question"  # the one that a command's options begin with, in click's context
+MEASUREMENT = "measured"  # a table of an anchor's file beside its question
 BEST = "best"  # in place of a plan: the fastest that fits
-FILES = (".toml", ".json")
 HEADS = {"model": "model_set", "machine": "set"}  # of dotted keys, and the fields that have them
 CHANGES = tuple(HEADS.values())
 MODEL_KEYS = tuple(key for key in KINDS if key not in LABELS)
 PLAN_KEYS = tuple(key for key in KEYS if key != "batch")
 MACHINE_TABLES = ("device", "node", "nodes", "interconnect", "network", "software", "power")
-
-
-_FILE = UserFile("question", QuestionError)
 
 
 @record(kw_only=True)
@@ -95,27 +91,30 @@ class Question:
         """
         values = {name: each for name, each in given.items() if each is not None}
         if (trays := values.pop(SEGMENT, None)) is not None:
-            values["set"] = {**ROWS["set"].read(values.get("set", {})), SEGMENT_KEY: str(trays)}
+            count = trays_of(trays)
+            values["set"] = {**ROWS["set"].read(values.get("set", {})), SEGMENT_KEY: count}
         for name in values:
             if name not in ROWS:
-                near = difflib.get_close_matches(name, ROWS, n=1, cutoff=0.5)
-                hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(ROWS)}"
-                raise QuestionError(f"a question has no {printed(name)}; {hint}")
+                raise QuestionError(f"a question has no {printed(name)}; {_hint(name)}")
         return cls(**{name: ROWS[name].read(each) for name, each in values.items()})
 
     @classmethod
-    def from_words(cls, words: Iterable[str], parent: click.Context | None = None) -> Question:
-        """The question of the words after `simgpt predict`, with the errors of the command line.
+    def from_words(cls, words: Iterable[str]) -> Question:
+        """The question of the words after `simgpt predict`. Raises a QuestionError for words that
+        are none.
 
         >>> Question.from_words(["gpt-5b", "-m", "frontier", "-n", "64", "--set", "nodes=9"]).set
         {'nodes': '9'}
         """
-        told: list[Question] = []
-        command = click.command("predict")(asks()(told.append))
-        settings = {} if parent is None else {"help_option_names": parent.help_option_names}
-        with command.make_context("predict", list(words), parent, **settings) as context:
-            command.invoke(context)
-        return told[0]
+        told: dict[str, Any] = {}
+        asked = with_options(lambda **values: told.update(values), tuple(ROWS))
+        command = click.command("predict", add_help_option=False)(asked)
+        try:
+            with command.make_context("predict", list(words)) as context:
+                command.invoke(context)
+        except click.ClickException as error:
+            raise QuestionError(plain_words(error.format_message().removesuffix("."))) from None
+        return cls(**{name: each for name, each in told.items() if each is not None})
 
     @classmethod
     def from_toml(cls, document: Mapping[str, Any], folder: Path = Path()) -> Question:
@@ -125,6 +124,8 @@ class Question:
         >>> Question.from_toml({"model": "gpt-5b", "machine": "frontier", "set": {"zero": 1}}).plan
         'dp=rest,zero=1'
         """
+        if not isinstance(document, Mapping):
+            raise QuestionError("a question in TOML is a table, with model and machine")
         return cls.of_table(table_of(document), folder)
 
     @classmethod
@@ -133,7 +134,8 @@ class Question:
         given = {key: each for key, each in table.items() if "." not in key}
         given["plan"] = _text_of_plan(table)
         given |= {name: keys_of(table, head) for head, name in HEADS.items()}
-        named = {key: located(str(given[key]), folder) for key in NAMED if given.get(key)}
+        files = (*NAMED, "plan")
+        named = {key: located(str(given[key]), folder) for key in files if given.get(key)}
         return cls.of(**given | named)
 
     @classmethod
@@ -146,20 +148,32 @@ class Question:
         """
         if not isinstance(document, dict):
             raise QuestionError("a question in JSON is an object, with model and machine")
+        shared = {key: each for key, each in document.items() if key in ANSWERED}
+        inner = document.get("predicted")
         if isinstance(document.get("plans"), list):
-            if not document["plans"]:
-                raise QuestionError(
-                    "the search found no plan, so its answer has no step to ask for"
-                )
-            shared = {key: each for key, each in document.items() if key in ANSWERED}
-            return cls.from_json({**document["plans"][0], **shared})
+            inner = _best_of(document["plans"])
+        if isinstance(inner, dict) and "plan_string" in inner:  # of a search, a job, a comparison
+            return cls.from_json({**inner, **shared})
         if isinstance(document.get("point"), dict):
-            return cls.of_table(document["point"])
-        if "plan_string" not in document:
-            return cls.of(**document)
-        from validation.report.provenance import question_in
+            return cls._of_row(document)
+        if "breakdown_s" in document or ("plan_string" in document and "plan" in document):
+            from validation.report.provenance import question_in
 
-        return cls.of(**question_in(document, "the answer"))
+            said = question_in(document, "the answer")
+            return cls.of(**{name: each for name, each in said.items() if each != ""})
+        asked = document.get("predict") or _table(document, "asked").get("command")
+        return cls.of(**(document if asked is None else _of_command(str(asked))))
+
+    @classmethod
+    def _of_row(cls, row: Mapping[str, Any]) -> Question:
+        """The question of a study's row, with the stack and, where it was searched for, the plan
+        that its prediction has."""
+        point, found = table_of(row["point"]), _table(row, "prediction")
+        if point.get("plan") == BEST and "plan_string" in found:
+            keys = {key: each for key, each in point.items() if not key.startswith("plan")}
+            point = {**keys, "plan": found["plan_string"]}
+        stack = {"stack": str(found["stack"])} if "stack" in found and "stack" not in point else {}
+        return cls.of_table({**point, **stack})
 
     @property
     def given(self) -> dict[str, Any]:
@@ -216,13 +230,13 @@ class Question:
         the machine and the model are added to its own, and of the two ways to give a batch the
         other one goes."""
         usual, told = Question(), dict(given)
-        for one, other in (BATCHES, reversed(BATCHES)):
+        for one, other in (BATCHES, BATCHES[::-1]):
             if told.get(one) is not None:
                 told.setdefault(other, None)
-        read = {
-            name: getattr(usual, name) if each is None else ROWS[name].read(each)
-            for name, each in told.items()
-        }
+        own = Question.of(**told)  # which reads them, and folds a segment into the machine's keys
+        if told.pop(SEGMENT, None) is not None:
+            told["set"] = own.set
+        read = {name: getattr(usual if told[name] is None else own, name) for name in told}
         more = [name for name in CHANGES if told.get(name) is not None]
         merged = {name: {**getattr(self, name), **read[name]} for name in more}
         return replace(self, **(read | merged))
@@ -230,129 +244,7 @@ class Question:
 
 ORDER = {each.name: place for place, each in enumerate(fields(Question))}  # of a table's keys
 PLAIN = tuple(name for name in ORDER if name not in CHANGES)  # keys of a table without dots
-NAMED = ("model", "machine", "stack", "routing")  # fields that may name a file
 ANSWERED = ("asked", "settings", "fields", "placement")  # what an answer says of its question
-
-
-def _keep_segment(context: click.Context, _: click.Parameter, trays: int | None) -> None:
-    if trays is not None:
-        context.meta[SEGMENT] = trays
-
-
-_segment_option = click.option(
-    "--segment",
-    type=click.IntRange(1, MOST_TRAYS),
-    expose_value=False,
-    is_eager=True,
-    callback=_keep_segment,
-    help="Trays of a segment in one rack, as Slurm's --segment; racks of trays alone.",
-)
-
-
-def read_question(path: Path) -> Question:
-    """The question of a file: in TOML as a point of a study or an anchor has it, in JSON an answer
-    or what `as_json` gives."""
-    document = _FILE.document(str(path))
-    if path.suffix != ".toml":
-        return Question.from_json(document)
-    own = {key: each for key, each in document.items() if key != MEASURED}
-    return Question.from_toml(own, path.parent)
-
-
-def _keep_question(context: click.Context, param: click.Parameter, path: Path | None) -> None:
-    """Have the options begin with what a file says, which the words of the command stand over."""
-    if path is None:
-        return
-    if path.suffix not in FILES:
-        raise click.BadParameter(f"{path} must end in .toml or .json", context, param)
-    question = read_question(path)
-    plain = {name: each for name, each in question.given.items() if name not in CHANGES}
-    context.meta[BEGUN] = question
-    context.default_map = {**(context.default_map or {}), **plain}
-
-
-_question_option = click.option(
-    "--question",
-    type=click.Path(path_type=Path),
-    expose_value=False,
-    is_eager=True,
-    callback=_keep_question,
-    help="Begin with the question of a file, which other options change: the JSON of an answer, or "
-    "TOML as an anchor's (docs/studies.md).",
-)
-
-
-def asks(
-    *names: str, without: Sequence[str] = (), **changes: Mapping[str, Any]
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Give a command the options of the fields of these names, or of all `without` some; it gets
-    the question first. `changes` has what is otherwise with a field's option."""
-    rows = [row for row in ROWS.values() if row.name in (names or ROWS) and row.name not in without]
-    asked = tuple(row.name for row in rows)
-
-    def give(function: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(function)
-        def told(**values: Any) -> Any:
-            mine = {name: values.pop(name) for name in asked}
-            given = {name: each for name, each in mine.items() if each is not None}
-            return function(Question(**_over(given)), **values)
-
-        told.asked = asked  # type: ignore[attr-defined]
-        command: Callable[..., Any] = told if names else _question_option(told)
-        for row in reversed(rows):
-            told_of = _usual(row.name) | dict(changes.get(row.name, {}))
-            command = row.option(**told_of)(command)
-            command = _segment_option(command) if row.name == "set" else command
-        return command
-
-    return give
-
-
-def _over(given: dict[str, Any]) -> dict[str, Any]:
-    """The values of a command's fields over those of the question that it begins with: keys of the
-    machine and the model are added to its own, and of two ways to give the batch the command's
-    stands."""
-    context = click.get_current_context(silent=True)
-    begun: Question | None = None if context is None else context.meta.get(BEGUN)
-    if begun is None or context is None:
-        return given
-    of_words = {
-        name: each
-        for name, each in given.items()
-        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-    }
-    found, before = begun.changed(**of_words).given, begun.given
-    own = {name: each for name, each in given.items() if name not in before}
-    return {name: each for name, each in {**own, **found}.items() if name in given}
-
-
-def _usual(name: str) -> dict[str, Any]:
-    """What a field's option has where a command says nothing else of it."""
-    if name == "machine":
-        return {"required": True}
-    usual = getattr(Question(), name)
-    return {"default": usual, "show_default": True} if usual and name not in CHANGES else {}
-
-
-def fields_asked(command: click.Command) -> tuple[str, ...]:
-    """The fields of the question that a command is asked; none of one that is asked no question."""
-    found: tuple[str, ...] = getattr(command.callback, "asked", ())
-    return found
-
-
-def words_of(given: Mapping[str, Any]) -> list[str]:
-    """The words of a command line that give these values of fields."""
-    rows = [row for row in ROWS.values() if row.name in given]
-    return [word for row in rows for word in row.words(given[row.name])]
-
-
-def located(name: str, folder: Path) -> str:
-    """The name of a model, a machine or a stack; one of a file, which a variant may follow, with
-    the folder where it lies."""
-    path, colon, variant = name.partition(":")
-    if "=" in path or not path.endswith(FILES):
-        return name
-    return f"{folder / path}{colon}{variant}"
 
 
 def canonical(key: str) -> str:
@@ -396,10 +288,6 @@ def value(key: str, given: Any) -> Any:
         return _field(rest, given)
     if head == "machine" and rest:
         return given
-    if key == "placement" and isinstance(given, str):
-        check_placement(given)
-    if given == "":
-        raise QuestionError(f"{key} is empty")
     return ROWS[key].read(given)
 
 
@@ -445,17 +333,27 @@ def keys_of(table: Mapping[str, Any], head: str) -> Table:
 
 def _text_of_plan(table: Mapping[str, Any]) -> str:
     """The plan of a table: its plan, and over it the keys that it gives one by one."""
-    given, single = table.get("plan", USUAL_PLAN), keys_of(table, "plan")
+    given, single = str(table.get("plan", USUAL_PLAN)), keys_of(table, "plan")
+    if given == BEST:
+        raise QuestionError('plan = "best" is for the points of a study, which search for it')
     if not single:
-        return str(given)
-    return plan_text({**plan_words("" if given == BEST else given), **plan_words(single)})
+        return given
+    if located(given, "x") != given:
+        raise QuestionError(f"plan = {given} is a file; put plan.{next(iter(single))} into it")
+    whole, over = plan_words(given), plan_words(single)
+    unsharded = "fsdp" in single and not over and plan_value("zero", whole.get("zero", 0)) == WHOLE
+    if unsharded:
+        raise QuestionError(
+            f"fsdp = {single['fsdp']} and zero={whole['zero']} contradict each other"
+        )
+    return plan_text({**whole, **over})
 
 
 def _plan(given: Any) -> str:
     if isinstance(given, dict):
         given = plan_text(given)
-    if given == BEST:
-        return BEST
+    if given == BEST or (isinstance(given, str) and given.endswith(FILES) and "=" not in given):
+        return str(given)
     if not isinstance(given, str):
         raise QuestionError(f'plan = {given} must be text, as in plan = "z=64,dp=rest"')
     for key, item in plan_words(given).items():
@@ -486,3 +384,46 @@ def _field(name: str, given: Any) -> Any:
         return field_value(name, as_tokens(name, given))
     except ModelError as error:
         raise QuestionError(f"model.{error}") from None
+
+
+def _table(document: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    found = document.get(key)
+    return found if isinstance(found, dict) else {}
+
+
+def _best_of(plans: Sequence[Any]) -> Any:
+    """The first of a search's plans."""
+    if not plans:
+        raise QuestionError("the search found no plan, so its answer has no step to ask for")
+    if not isinstance(plans[0], dict):
+        raise QuestionError("plans has something that is not a plan")
+    return plans[0]
+
+
+def _of_command(text: str) -> Table:
+    """The fields that a command line of simgpt gives, without a look at what its other options
+    name."""
+    from simgpt.cli import cli
+
+    try:
+        _, name, *words = shlex.split(text)
+        command = cli.get_command(click.Context(cli), name)
+        if command is None:
+            raise QuestionError(f"simgpt has no command {printed(name)}")
+        context = click.Context(command, info_name=name)
+        found, _, _ = command.make_parser(context).parse_args(words)
+    except (ValueError, click.ClickException) as error:
+        raise QuestionError(f"{printed(text)} is no command of simgpt") from error
+    asked = {key: found[key] for key in (*ROWS, SEGMENT) if found.get(key)}
+    if "model" not in asked:
+        raise QuestionError(f"simgpt {name} is asked no question about a step")
+    return {key: list(each) if isinstance(each, tuple) else each for key, each in asked.items()}
+
+
+def _hint(name: str) -> str:
+    """What a field is called that a question does not have under this name."""
+    ours = PLAN_WORDS.get(plain(name), name)
+    if ours in PLAN_KEYS or ours in SHARDED:
+        return f'it is a key of the plan, as in plan="{ours}=…"'
+    near = difflib.get_close_matches(name, ROWS, n=1, cutoff=0.5)
+    return f"did you mean {near[0]}?" if near else f"known: {', '.join(ROWS)}"

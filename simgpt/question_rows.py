@@ -16,6 +16,8 @@ from simgpt.arguments.tokens import BatchTokens, Sequences, Tokens, as_tokens
 from simgpt.plain_words import plain_words
 from topologies.errors import SimgptError
 from topologies.files.printable import shown as printed
+from topologies.hardware.node import MOST_DEVICES as MOST_TRAYS
+from topologies.placement_names import check_placement
 from topologies.records import record
 from workload.descriptions.fields import field_value
 from workload.plan import text_of
@@ -24,12 +26,21 @@ from workload.splits.plan_values import MOST
 Command = TypeVar("Command", bound=Callable[..., Any])
 Table = dict[str, Any]  # of a question by dotted keys: `plan.zero`, `model.layers`, `devices`
 MOST_DEVICES = 10_000_000
+NAMED = ("model", "machine", "stack", "routing")  # fields that may name a file
 LABELS = ("name", "source")  # of a model, which say nothing of its shape
 SEGMENT, SEGMENT_KEY = "segment", "node.segment"
 
 
 class QuestionError(SimgptError):
     """A question that cannot be read, or a study of several."""
+
+
+class Policy(click.types.StringParamType):
+    """Where ranks are placed."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        check_placement(str(value))
+        return str(value)
 
 
 class Pairs(click.ParamType[Table]):
@@ -60,7 +71,8 @@ class Pairs(click.ParamType[Table]):
     def _value(self, key: str, given: Any) -> Any:
         if given is None or isinstance(given, Mapping | bytes):
             raise QuestionError(f"{self._field}[{key!r}] cannot be {printed(repr(given))}")
-        return self._read(key, given)
+        plain = isinstance(given, str | bool | int | float | list | tuple)
+        return self._read(key, given if plain else str(given))  # a number of numpy, for one
 
 
 def _field_of_model(key: str, given: Any) -> Any:
@@ -107,14 +119,17 @@ class Row:
         wrong."""
         if isinstance(self.kind, Pairs):
             return self.kind.of(value)
-        if isinstance(value, Mapping) and self.name == "plan":
-            value = plan_text(value)
+        if self.name == "plan":
+            value = plan_text(value) if isinstance(value, Mapping) else value
+            value = ",".join(map(str, value)) if isinstance(value, list | tuple) else value
         if value is None or isinstance(value, bool | bytes | Mapping | list | tuple):
             raise QuestionError(f"{self.name} = {printed(value)} must be one value")
         text = fspath(value) if isinstance(value, PathLike) else value
         if isinstance(self.kind, click.types.StringParamType):
             if not isinstance(text, str):
                 raise QuestionError(f"{self.name} = {printed(value)} must be text")
+            if not text and self.name != "plan":
+                raise QuestionError(f"{self.name} is empty")
             if text.startswith("-"):  # on a command line it would be an option
                 raise QuestionError(f"{self.name} = {printed(repr(text))} must not begin with -")
         try:
@@ -128,7 +143,7 @@ class Row:
         if isinstance(value, Mapping):
             pairs = [f"{key}={shown(each)}" for key, each in value.items()]
             return [word for pair in pairs for word in (self.flags[0], pair)]
-        whole = isinstance(self.kind, Tokens) and isinstance(value, float)
+        whole = isinstance(value, float) and value.is_integer() and isinstance(self.kind, Tokens)
         return [*self.flags[:1], f"{value:.0f}" if whole else shown(value)]
 
 
@@ -185,7 +200,7 @@ _ROWS = (  # in the order of a command line
         "KEY=VALUE",
     ),
     Row("routing", ("--routing",), click.STRING, ROUTING_HELP, "FILE"),
-    Row("placement", ("--placement",), click.STRING, PLACEMENT_HELP),
+    Row("placement", ("--placement",), Policy(), PLACEMENT_HELP),
     Row("compute", ("--compute",), click.Choice(["machine", "profile", "measured"]), COMPUTE_HELP),
     Row(
         "tokens",
@@ -209,3 +224,44 @@ def plan_text(words: Mapping[str, Any]) -> str:
 def shown(value: Any) -> str:
     """A value as a command line has it."""
     return value if isinstance(value, str) else json.dumps(value)
+
+
+def words_of(given: Mapping[str, Any]) -> list[str]:
+    """The words of a command line that give these values of fields."""
+    rows = [row for row in ROWS.values() if row.name in given]
+    return [word for row in rows for word in row.words(given[row.name])]
+
+
+def _keep_segment(context: click.Context, _: click.Parameter, trays: int | None) -> None:
+    if trays is not None:
+        context.meta[SEGMENT] = trays
+
+
+_SEGMENT_KIND = click.IntRange(1, MOST_TRAYS)
+_segment_option = click.option(
+    "--segment",
+    type=_SEGMENT_KIND,
+    expose_value=False,
+    is_eager=True,
+    callback=_keep_segment,
+    help="Trays of a segment in one rack, as Slurm's --segment; racks of trays alone.",
+)
+
+
+def with_options(
+    function: Callable[..., Any], names: Sequence[str], **changes: Mapping[str, Any]
+) -> Callable[..., Any]:
+    """Give a function the options of the fields of these names; `changes` are attributes of single
+    fields' options."""
+    for name in reversed(names):
+        function = ROWS[name].option(**changes.get(name, {}))(function)
+        function = _segment_option(function) if name == "set" else function
+    return function
+
+
+def trays_of(given: Any) -> str:
+    """A number of trays of a segment."""
+    try:
+        return str(_SEGMENT_KIND(str(given)))
+    except click.BadParameter as error:
+        raise QuestionError(f"{SEGMENT}: {plain_words(error.message)}") from None

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
+
+import click
 
 from simgpt import tables
 from simgpt.advice import none_fits
 from simgpt.near_batches import FASTER, words_of
+from simgpt.question_options import fields_asked
+from simgpt.question_rows import ROWS
 from topologies.files.units import format_energy
 from topologies.records import record
 from workload.expert_loads.histogram import RoutedGPT
@@ -429,25 +432,26 @@ def describe_ranking(ranked: list[Ranked], tau: float | None) -> str:
 
 def next_commands(problem: SearchProblem, state: Progress, question: Question) -> list[str]:
     """Commands that write the settings of the best plan, and a job that runs it."""
+    from simgpt.commands import export
+    from simgpt.commands.jobs import sbatch
     from simgpt.sites.launches import USUAL
 
     if not state.found:
         return []
     best, stack = state.found[0], problem.stack
     framework = USUAL.get(stack.name) or USUAL.get(stack.family)
-    told = replace(
-        question,
-        plan=best.plan_text,
-        batch=problem.batch,
-        batch_tokens=None,
-        stack=stack.name,
-        routing="",
-        placement="scheduler",
+    told = question.changed(
+        plan=best.plan_text, batch=problem.batch, stack=question.stack or stack.name
     )
     found = []
     if framework is not None:
-        words = told.as_words(without=("machine", "devices", "set"))
+        words = told.changed(devices=None).as_words(without=_not_asked(export.command))
         found.append(["export", *words, "--to", framework])
     if framework is not None or stack.name == "simgpt":
-        found.append(["sbatch", *told.as_words()])
+        found.append(["sbatch", *told.as_words(without=_not_asked(sbatch.command))])
     return [shlex.join(["simgpt", *each]) for each in found]
+
+
+def _not_asked(command: click.Command) -> list[str]:
+    """The fields of a question that a command has no option for."""
+    return [name for name in ROWS if name not in fields_asked(command)]

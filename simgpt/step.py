@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from simgpt import options
 from simgpt.arguments.machine import assumed_of_parts, in_segments, own_machine
 from simgpt.near_batches import near_batches, words_of
-from simgpt.question import FILES, USUAL_PLAN, Question
+from simgpt.question import USUAL_PLAN, Question
 from simgpt.question_rows import QuestionError
+from topologies.files.named_files import FILES
 from topologies.files.reading import UserFile
 from topologies.records import record
-from workload.errors import PlanError, RestError
-from workload.plan_text import REALS, REST, parse_fields, parse_plan
+from workload.errors import PlanCannotRunError, PlanError, RestError
+from workload.plan import text_of
+from workload.plan_text import REALS, REST, parse_fields, parse_plan, plan_words
 from workload.recipes.table import FP8
 
 if TYPE_CHECKING:
@@ -135,15 +136,16 @@ class Step:
         of its ops for a `timeline`."""
         from simulator.predict import predict
 
-        return predict(
-            self.gpt,
-            self.plan,
-            self.machine,
-            placement=self.placement,
-            timeline=timeline,
-            stack=self.job.stack,
-            op_seconds=self.op_seconds,
-        )
+        with _naming_default(self.job.stack, self.job.chosen, plan_table(self.question.plan)):
+            return predict(
+                self.gpt,
+                self.plan,
+                self.machine,
+                placement=self.placement,
+                timeline=timeline,
+                stack=self.job.stack,
+                op_seconds=self.op_seconds,
+            )
 
     def changed(self, plan: Plan) -> Prediction:
         """The prediction of another plan for the same devices."""
@@ -173,7 +175,8 @@ def step_of(question: Question, sources: Sources | None = None, *, of_runs: bool
         options.note_engine()
         _note_unused(question, stack, built, of_runs=of_runs)
     try:
-        job = job_of(gpt, words, stack, devices=question.devices, batch=sequences)
+        with _naming_default(stack, chosen, words):
+            job = job_of(gpt, words, stack, devices=question.devices, batch=sequences)
     except RestError as error:
         if own_machine(question.machine) is None:
             raise
@@ -183,6 +186,26 @@ def step_of(question: Question, sources: Sources | None = None, *, of_runs: bool
     remarks = (*assumed_of_parts(question.machine, built), *in_segments(built, ranks))
     job = replace(job, remarks=(*job.remarks, *remarks), chosen=chosen)
     return Step(question, job, built, told.placed(question.placement, built, ranks))
+
+
+@contextmanager
+def _naming_default(stack: Stack, chosen: str, words: str | Mapping[str, Any]) -> Iterator[None]:
+    """Say in a refusal that names the stack, or what it assumes, that nobody named the stack."""
+    try:
+        yield
+    except PlanCannotRunError as error:
+        if not chosen or not _is_of_stack(str(error), stack, words):
+            raise
+        hint = f"--stack was not given, and {stack.name} is {chosen}; --stack simgpt may run it"
+        raise PlanCannotRunError(f"{error}; {hint}") from None
+
+
+def _is_of_stack(said: str, stack: Stack, words: str | Mapping[str, Any]) -> bool:
+    """Whether a refusal names a stack, or a key of the plan with the value that it assumes."""
+    given = plan_words(words)
+    assumed = {**stack.plan_defaults(1, given)}
+    named = [f"{key}={text_of(each)}" for key, each in assumed.items() if key not in given]
+    return f"stack {stack.name} " in said or any(each in said for each in named)
 
 
 def stack_of(
@@ -224,7 +247,7 @@ def batch_of(question: Question, gpt: GPT) -> int | None:
     if tokens is None:
         return question.batch
     if question.batch is not None:
-        raise click.UsageError("give --batch or --batch-tokens, not both")
+        raise QuestionError("batch and batch_tokens are both given: give one of them")
     sequences, rest = divmod(tokens, gpt.sequence)
     if rest or sequences < 1:
         near = near_batches(tokens / gpt.sequence, question.devices or 1) or [max(sequences, 1)]

@@ -5,22 +5,22 @@ from __future__ import annotations
 import inspect
 import re
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from functools import cached_property, wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-from click.core import UNSET  # type: ignore[attr-defined]
+from click.core import UNSET, ParameterSource  # type: ignore[attr-defined]
 
 from simgpt.api.collected import Collected
 from simgpt.api.errors import ArgumentError, NoAnswerError
 from simgpt.api.words import Found, check_known, found_of, keywords_of, long_name, option_words
-from simgpt.cli import cli, click_words
-from simgpt.invocation import HELP
-from simgpt.question import Question, fields_asked, words_of
-from simgpt.question_rows import SEGMENT
+from simgpt.cli import HELP, cli, click_words
+from simgpt.question import Question
+from simgpt.question_options import check_heeded, fields_asked, fields_unheeded
+from simgpt.question_rows import SEGMENT, Table, words_of
 from topologies.exit_status import ExitStatus
 from topologies.files.printable import sentence
 from topologies.records import record
@@ -93,7 +93,7 @@ def ask(names: Sequence[str], given: Mapping[str, Any]) -> Answered:
     is wrong."""
     command = _command(names)
     values = {key: each for key, each in given.items() if each is not None}
-    fields, others = apart(fields_asked(command), values)
+    fields, others = apart(command, values)
     check_known(command, others)
     params = keywords_of(command)
     found_by = {str(params[key].name): found_of(params[key], key, others[key]) for key in others}
@@ -107,19 +107,15 @@ def ask(names: Sequence[str], given: Mapping[str, Any]) -> Answered:
     return Answered(("simgpt", *words), told, record, notes, paths, status, asked)
 
 
-def apart(
-    asked: Collection[str], given: Mapping[str, Any]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Values of the fields that a command is asked, each in its kind, and what else is given."""
-    others, base = dict(given), Question()
-    if isinstance(others.get("model"), Question):
-        base = others.pop("model")
+def apart(command: click.Command, given: Mapping[str, Any]) -> tuple[Table, Table]:
+    """Values of the fields that a command is asked, each in its kind, and what else is given. A
+    `Question` in place of the model is the base, of which the others change fields."""
+    asked, others = fields_asked(command), dict(given)
+    base = others.pop("model") if isinstance(others.get("model"), Question) else Question()
     names = [*asked, SEGMENT] if "set" in asked else list(asked)
-    told = Question.of(**{name: others.pop(name) for name in names if name in others})
-    fields = base.changed(**told.given).given
-    if lost := [name for name in fields if name not in asked]:
-        raise ArgumentError(f"this command has no option for the question's {lost[0]}")
-    return fields, others
+    fields = base.changed(**{name: others.pop(name) for name in names if name in others}).given
+    check_heeded(fields, asked, fields_unheeded(command), str(command.name))
+    return {name: each for name, each in fields.items() if name in asked}, others
 
 
 def _words(
@@ -150,6 +146,7 @@ def _run(
             for param in command.params:
                 if param.name in fields:
                     context.params[str(param.name)] = fields[str(param.name)]
+                    context.set_parameter_source(str(param.name), ParameterSource.COMMANDLINE)
                 else:
                     param.handle_parse_result(context, dict(found), [])
             absent = {name: None for name, each in context.params.items() if each is UNSET}

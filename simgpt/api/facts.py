@@ -25,7 +25,8 @@ class Listing(Result):
 
     def rows(self) -> list[Row]:
         """A row for each."""
-        return [flat(row) for rows in self._record.values() for row in rows]
+        lists = (each for each in self._record.values() if isinstance(each, list))
+        return [flat(row) for rows in lists for row in rows]
 
     @property
     def names(self) -> list[str]:

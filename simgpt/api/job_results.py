@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,11 @@ from simgpt.question import Question
 
 class Comparison(Result):
     """A measured job beside its prediction."""
+
+    @property
+    def question(self) -> Question:
+        """The question of the predicted step, with what the job's log says of it."""
+        return Question.from_json(self.to_dict())
 
     @property
     def measured_s(self) -> float:
@@ -40,13 +46,18 @@ class Import(Result):
 
     @property
     def question(self) -> Question:
-        """The question that predicts it, without a machine; a NoAnswerError where the files do not
-        say enough."""
+        """The question that predicts it, with the machine where one was given; a NoAnswerError
+        where the files do not say enough."""
+        from simgpt.frameworks.imported_job import MACHINE
+
         record = self._record
         if record["predict"] is None or record["model"] is None:
             raise NoAnswerError("the files do not describe a step that simgpt predicts")
         names = ("model", "model_set", "plan", "batch", "stack", "devices")
-        return Question.of(**{name: record[name] for name in names})
+        words = shlex.split(record["predict"])
+        machine = words[words.index("-m") + 1]
+        named = {} if machine == MACHINE else {"machine": machine}
+        return Question.of(**{name: record[name] for name in names}, **named)
 
     def rows(self) -> list[Row]:
         """A row for each setting that is ignored or refused, with its reason."""

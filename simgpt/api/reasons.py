@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from simgpt import tables
-from simgpt.api.errors import NothingToDrawError
+from simgpt.api.errors import ArgumentError, NothingToDrawError
 from simgpt.api.predictions import Prediction
 from simgpt.api.result import Cells, Row, flat, frame_of
+from topologies.files.printable import shown
 
 if TYPE_CHECKING:
     import pandas
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 PLANS = 8  # rows that a notebook shows of each part
 WhyPart = Literal["path", "sensitivity", "better_machines", "neighbouring_plans", "roofline"]
+PARTS = get_args(WhyPart)
 
 
 class Why(Prediction):
@@ -34,6 +36,8 @@ class Why(Prediction):
         if part == "roofline":
             found = self._roofline()
             return [flat(row) for row in (*found["kinds"], found["step"])]
+        if part not in PARTS:
+            raise ArgumentError(f"why has no part {shown(part)}; it has {', '.join(PARTS)}")
         return [flat(row) for row in self._record["why"][part]]
 
     def to_frame(self, part: WhyPart = "neighbouring_plans") -> pandas.DataFrame:

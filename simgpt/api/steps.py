@@ -12,6 +12,7 @@ from typing import Literal, overload
 
 from simgpt.api.asking import ask, refusing
 from simgpt.api.calendars import PlanRun
+from simgpt.api.errors import ArgumentError
 from simgpt.api.given import Compute, Plan, Settings, Swept, Text, Texts, Tokens
 from simgpt.api.predictions import Prediction, Search, Sweep
 from simgpt.api.reasons import Why
@@ -107,7 +108,10 @@ def predict(
     >>> simgpt.predict("gpt-5b", "frontier", "z=16,dp=rest", devices=512, batch=512).fits
     True
     """
-    asked = ask(["predict"], locals())
+    given = locals()
+    if sweep is not None and not sweep:
+        raise ArgumentError('sweep is empty; give the values of keys, as in sweep={"z": [16, 64]}')
+    asked = ask(["predict"], given)
     return Prediction(asked) if sweep is None else Sweep(asked)
 
 

@@ -10,7 +10,8 @@ import click
 from click.core import ParameterSource
 
 from simgpt import options, tables
-from simgpt.question import Question, asks
+from simgpt.question import Question
+from simgpt.question_options import asks
 from simgpt.step import Sources
 from topologies.collectives.benchmark import BenchmarkLine, bench, doubling, sizes_of
 from topologies.errors import MachineError, SimgptError

@@ -8,7 +8,8 @@ import click
 
 from simgpt import options
 from simgpt.invocation import ran
-from simgpt.question import Question, asks
+from simgpt.question import Question
+from simgpt.question_options import asks
 
 FRAMEWORKS = ("megatron", "megatron-bridge", "torchtitan", "deepspeed", "axonn")
 
@@ -16,6 +17,7 @@ FRAMEWORKS = ("megatron", "megatron-bridge", "torchtitan", "deepspeed", "axonn")
 @click.command("export")
 @asks(
     *("model", "model_set", "devices", "stack", "plan", "batch", "batch_tokens"),
+    unheeded=("machine", "set", "routing", "placement", "compute", "tokens"),
     plan={"default": None, "required": True, "help": "The plan, as predict takes it."},
     devices={"help": "Devices that dp=rest fills."},
     stack={"help": "Whose defaults hold where the plan says nothing: simgpt stacks."},

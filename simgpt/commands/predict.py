@@ -17,7 +17,8 @@ from simgpt.api.collected import collecting
 from simgpt.arguments.machine import segments_record
 from simgpt.commands.prediction_text import describe, describe_training
 from simgpt.invocation import asked_of_step
-from simgpt.question import Question, asks
+from simgpt.question import Question
+from simgpt.question_options import asks
 from simgpt.step import Sources, Step, step_of
 from topologies.exit_status import ExitStatus
 from topologies.session import gc_paused

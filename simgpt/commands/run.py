@@ -17,7 +17,8 @@ from simgpt.arguments import training
 from simgpt.arguments.device_use import check_device_use, device_use_of, device_use_options
 from simgpt.arguments.goldfish import goldfish_options, with_goldfish
 from simgpt.invocation import ran
-from simgpt.question import Question, asks
+from simgpt.question import Question
+from simgpt.question_options import asks
 from simgpt.running.calibrated import machine_for
 from simgpt.running.checkpointing import checkpoint_options, owning, saving_of
 from simgpt.running.conversion import convert_weights
@@ -47,6 +48,7 @@ MOST_SEED = 2**32
 @click.command("run")
 @asks(
     *("model", "model_set", "machine", "plan", "batch"),
+    unheeded=("devices", "placement", "tokens"),
     machine={"required": False, "help": "Machine to predict on; default: this one, measured once."},
 )
 @click.option(

@@ -16,7 +16,8 @@ from simgpt.arguments.machine import assumed_of_parts, in_segments, segments_rec
 from simgpt.arguments.searched import searched_of
 from simgpt.interrupts import Patience
 from simgpt.invocation import asked
-from simgpt.question import Question, asks
+from simgpt.question import Question
+from simgpt.question_options import asks
 from simgpt.question_rows import MOST_DEVICES
 from simgpt.search_output import Found, describe_ranking, next_commands
 from simgpt.search_runner import Searches
@@ -76,6 +77,7 @@ def _sure() -> float:
 @click.command("search")
 @asks(
     without=("compute", "tokens"),
+    unheeded=("tokens",),
     devices={"required": True, "help": "Devices to use."},
     plan={
         "default": "",

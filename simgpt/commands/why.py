@@ -15,7 +15,8 @@ from simgpt.commands.predict import comment, remedy_of
 from simgpt.commands.prediction_text import anchoring, headline, run_to_run
 from simgpt.invocation import asked_of_step
 from simgpt.progress import Ticker
-from simgpt.question import Question, asks
+from simgpt.question import Question
+from simgpt.question_options import asks
 from simgpt.step import Step, step_of
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ BESIDE_THE_RANGE = (
 
 
 @click.command("why")
-@asks(without=("tokens",))
+@asks(without=("tokens",), unheeded=("tokens",))
 @click.option(
     "--all-numbers", is_flag=True, help="Sensitivity to numbers without a unit too: efficiencies."
 )

@@ -7,6 +7,9 @@ from collections.abc import Collection
 import click
 from click.core import ParameterSource
 
+# By words, by keywords of Python, and by the question of a file.
+GIVEN = (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP)
+
 
 def refuse_others(understood: Collection[str], why: str) -> None:
     """Refuse what was given on the command line and is not understood; `why` ends the sentence
@@ -14,6 +17,6 @@ def refuse_others(understood: Collection[str], why: str) -> None:
     context = click.get_current_context()
     for parameter in context.command.params:
         name = parameter.name or ""
-        given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        given = context.get_parameter_source(name) in GIVEN
         if given and name not in understood:
             raise click.UsageError(f"{parameter.opts[0]} has no effect {why}; leave it out")

@@ -75,8 +75,8 @@ class StudySources(Sources):
         return with_settings(machine, dict(settings)) if settings else machine
 
     def stack(self, name: str) -> Stack:
-        """The stack of a name."""
-        return self._inputs.stacks[name]
+        """The stack of a name; one that points need not name comes with simgpt."""
+        return self._inputs.stacks.get(name) or super().stack(name)
 
     def placed(self, policy: str, machine: Machine, ranks: int) -> Placement:
         """Where a policy places ranks."""

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from simgpt import options
-from simgpt.question import BEST, NAMED, keys_of, located
+from simgpt.question import keys_of
+from simgpt.question_rows import NAMED
 from simgpt.studies.study import Study
 from simulator.stacks import EXECUTOR, Stack, load_stack
-from simulator.stacks.default_stack import THREE_D, default_stack
 from simulator.uncertainty.anchors import Anchor
+from topologies.files.named_files import located
 from topologies.machine import Machine, machine_to_dict
 from topologies.machine_files import check_setting, load_machine
 from topologies.records import record
@@ -25,7 +26,6 @@ from workload.descriptions.read import described_model
 from workload.expert_loads.histogram_file import FILE
 from workload.gpt import GPT
 
-DECIDING = ("machine", "plan", *(f"plan.{axis}" for axis in THREE_D))  # keys, for a default stack
 PACKAGES = ("topologies", "workload", "simulator", "simgpt")  # what a row is made of
 
 
@@ -55,7 +55,7 @@ def inputs_of(study: Study, anchors: tuple[Anchor, ...] = ()) -> Inputs:
     models = {each: _model(each, given) for each in names["model"].values()}
     machines = {each: load_machine(each) for each in names["machine"].values()}
     _check_settings(study, {name: machines[each] for name, each in names["machine"].items()})
-    stacks = {each: load_stack(each) for each in _stacks(study, names["stack"], machines)}
+    stacks = {each: load_stack(each) for each in (EXECUTOR.name, *names["stack"].values())}
     routings = {each: FILE.document(Path(each)) for each in names["routing"].values()}
     digests = [(f"model {n}", _digest(models[e].flat())) for n, e in names["model"].items()]
     digests += [
@@ -97,23 +97,6 @@ def _names(study: Study) -> dict[str, dict[str, str]]:
     return {
         key: {name: located(name, study.folder) for name in names} for key, names in named.items()
     }
-
-
-def _stacks(
-    study: Study, given: Mapping[str, str], machines: Mapping[str, Machine]
-) -> dict[str, None]:
-    """The stacks that the points name, and those of points that name none."""
-    found = dict.fromkeys([EXECUTOR.name, *given.values()])
-    alike = {
-        tuple(point.get(key) for key in DECIDING): point
-        for point in study.points()
-        if "stack" not in point
-    }
-    for point in alike.values():
-        question, searches = study.question_of(point), point.get("plan") == BEST
-        machine = machines[question.machine]
-        found[default_stack(machine, question.plan, searches=searches)[0]] = None
-    return found
 
 
 def _model(name: str, given: Collection[str]) -> GPT:

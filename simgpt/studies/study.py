@@ -97,7 +97,8 @@ class Study:
             raise QuestionError(f"{self.title} gives batch and batch_tokens; give one of them")
         if point.get("compute") == "measured":
             raise QuestionError(
-                f"{self.title}: compute = measured times the ops of one plan; use simgpt predict"
+                f"{self.title}: compute = measured times the ops of one plan alone; a sweep has "
+                "machine or profile"
             )
         sized = "devices" in point and ("batch" in point or "batch_tokens" in point)
         if point.get("plan") == BEST and not sized:

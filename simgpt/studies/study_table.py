@@ -93,8 +93,12 @@ def describe(study: Study, rows: Sequence[Row], limit: int, order: str) -> str:
 def _chosen(rows: Sequence[Row]) -> str:
     """Which stacks points have that name none; nothing where all of them name one."""
     unnamed = [row for row in rows if "stack" not in row["point"]]
-    names = dict.fromkeys(str(row["prediction"]["stack"]) for row in unnamed)
+    names = dict.fromkeys(map(_stack, unnamed))
     return f"stack, where none is named: {', '.join(names)} (docs/stacks.md)" if names else ""
+
+
+def _stack(row: Row) -> str:
+    return str(row["prediction"].get("stack", ""))
 
 
 def _anchored(rows: Sequence[Row]) -> list[str]:
@@ -144,7 +148,8 @@ def _beside_plan(row: Row) -> tuple[Any, ...]:
     """What tells a row from others besides its plan and its batch."""
     point = row["point"]
     rest = {k: repr(v) for k, v in point.items() if k not in BATCH and k.split(".")[0] != "plan"}
-    return row["prediction"]["devices"], row["prediction"]["device"], sorted(rest.items())
+    said = row["prediction"]
+    return said["devices"], said["device"], _stack(row), sorted(rest.items())
 
 
 def _decided(good: Sequence[Row], order: str) -> list[str]:
@@ -182,6 +187,8 @@ def _good(study: Study, rows: Sequence[Row]) -> str:
     if any(_verdict(row) != FITS for row in rows):
         at = 1 + next(n for n, (name, _) in enumerate(figures) if name == "memory")
         figures.insert(at, ("fits", _fits))
+    if "stack" not in study.varied and len({*map(_stack, rows)}) > 1:
+        figures.insert(0, ("stack", _stack))
     if all(_energy(row) == "-" for row in rows):
         figures = [figure for figure in figures if figure[0] != "energy"]
     shown, missed = _good_with(study, rows, figures), []

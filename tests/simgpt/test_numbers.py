@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 
-import click
 import pytest
 
 from simgpt import tables
@@ -13,6 +12,7 @@ from simgpt.arguments.tokens import batch_tokens_of, tokens_of
 from simgpt.commands.prediction_text import describe_training
 from simgpt.options import strict
 from simgpt.question import Question
+from simgpt.question_rows import QuestionError
 from simgpt.step import batch_of, fixed_of
 from simulator.economics import Training
 from tests.messages import assert_names, names
@@ -87,7 +87,7 @@ def test_a_batch_of_tokens_is_whole_sequences_or_refused_with_the_nearest() -> N
     for tokens, nearest in ((3 * length + 1, 3 * length), (length - 1, length)):
         with pytest.raises(PlanError, check=names(str(length), str(nearest))):
             batch_of(Question(batch_tokens=tokens), gpt)
-    with pytest.raises(click.UsageError, check=names("--batch", "--batch-tokens")):
+    with pytest.raises(QuestionError, check=names("batch", "batch_tokens")):
         batch_of(Question(batch=5, batch_tokens=length), gpt)
 
 

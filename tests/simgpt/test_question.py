@@ -21,10 +21,11 @@ from simgpt.api import asking
 from simgpt.api.words import option_words
 from simgpt.cli import COMMANDS, cli
 from simgpt.commands.serve.asked import asked_of
-from simgpt.question import Question, fields_asked
+from simgpt.question import Question
+from simgpt.question_options import fields_asked, fields_unheeded
 from simgpt.question_rows import ROWS, QuestionError
 from simgpt.studies.study import study_of
-from tests.messages import names
+from tests.messages import assert_names, names
 from tests.simgpt.face import simgpt
 from topologies.files.printable import toml_text
 
@@ -94,7 +95,7 @@ def of_page(given: Mapping[str, Any]) -> Question:
 
 def of_python(given: Mapping[str, Any]) -> Question:
     """What `simgpt.predict` makes of its keywords."""
-    told, others = asking.apart(fields_asked(command_of("predict")), given)
+    told, others = asking.apart(command_of("predict"), given)
     assert others == {}
     return Question(**told)
 
@@ -142,6 +143,47 @@ def test_an_answer_is_a_question_again(tmp_path: Path) -> None:
     rows = api.predict(asked.changed(tokens=None), sweep={"zero": [0, 1]}).to_dict()["rows"]
     plans = {Question.from_json(row).plan for row in rows}
     assert plans == {"ep=4,dp=rest,zero=0", "ep=4,dp=rest,zero=1"}
+
+
+FILES = {"routing": "tokens = [4, 2, 1, 1]\n"}
+# Of each field a value that tiny-mixtral-2m takes on a DGX; those of batch and batch_tokens differ.
+ANSWERABLE: dict[str, Any] = VALUES | {
+    "model": "tiny-mixtral-2m",
+    "batch_tokens": 2**11,
+    "devices": 8,
+    "plan": "ep=4,dp=rest",
+    "stack": "simgpt",
+    "routing": "routing.toml",
+    "model_set": {"sequence": 64},
+}
+SMALL: dict[str, Any] = {
+    "model": "tiny-mixtral-2m",
+    "machine": "dgx-h100",
+    "devices": 4,
+    "batch": 16,
+}
+
+
+@pytest.mark.parametrize("name", ANSWERABLE)
+def test_an_answer_has_every_field_of_its_question(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In its JSON, which a file of `--question` may have, and in the page's command line."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "routing.toml").write_text(FILES["routing"], encoding="utf-8")
+    given = {**SMALL, "stack": "simgpt", name: ANSWERABLE[name]}
+    given |= {"batch": None} if name == "batch_tokens" else {}
+    asked = Question.of(**given)
+    answer = api.predict(asked)
+    found = Question.from_json(answer.to_dict())
+    if name == "batch_tokens":  # an answer has the sequences that they are
+        assert found.batch == ANSWERABLE[name] // 128
+    elif name != "plan":  # which is filled in
+        assert getattr(found, name) == getattr(asked, name)
+    Path("answer.json").write_text(json.dumps(answer.to_dict()), encoding="utf-8")
+    again = json.loads(simgpt("predict", "--question", "answer.json", "--json").out)
+    assert again["step_s"] == answer.step_s
+    assert Question.from_json(again) == found
 
 
 def shown_commands() -> Iterator[str]:
@@ -245,6 +287,80 @@ def test_a_command_begins_with_the_question_of_a_file(tmp_path: Path) -> None:
     assert of_anchor["plan"]["zero"] == 1
     said = simgpt("predict", "--question", str(tmp_path / "a.yaml"))
     assert (said.status, said.sentence.count("a.yaml")) == (2, 1)
+
+
+@pytest.mark.parametrize("name", [name for name in VALUES if getattr(Question(), name)])
+def test_a_default_that_is_named_stands_over_the_question_that_is_begun_with(
+    name: str, tmp_path: Path
+) -> None:
+    """As `placement="scheduler"` after a question with another placement: on the command line, in
+    Python and in `changed`."""
+    usual = getattr(Question(), name)
+    begun = Question.of(**BASE | {name: VALUES[name]})
+    wanted = Question.of(**BASE)
+    assert begun.changed(**{name: usual}) == wanted
+    told, _ = asking.apart(command_of("predict"), {"model": begun, name: usual})
+    assert Question(**told) == wanted
+    kept = tmp_path / "question.json"
+    kept.write_text(json.dumps(begun.as_json()), encoding="utf-8")
+    words = [*ROWS[name].words(usual), "--question", str(kept)]
+    assert parsed(command_of("predict"), words).question == wanted
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_a_command_refuses_a_field_that_it_does_not_ask_for(name: str) -> None:
+    """Unless its answer does not depend on it: then the question passes without the field."""
+    question = Question.of(**BASE | {name: VALUES[name]})
+    for command in (command_of(each) for each in ("predict", "why", "export", "sbatch", "search")):
+        if name in fields_asked(command):
+            told, _ = asking.apart(command, {"model": question})
+            assert told[name] == VALUES[name]
+        elif name in fields_unheeded(command):
+            assert name not in asking.apart(command, {"model": question})[0]
+        else:
+            with pytest.raises(QuestionError, check=names(name, str(command.name))):
+                asking.apart(command, {"model": question})
+
+
+def test_a_segment_is_a_key_of_the_machine_in_every_interface() -> None:
+    wanted = Question.of(**BASE, set={"node.segment": "4"})
+    assert Question.from_words(["tiny-1m", "-m", "frontier", "--segment", "4"]) == wanted
+    assert Question.of(**BASE, segment=4) == wanted
+    assert Question.from_toml({**BASE, "set": {"segment": 4}}).set == {"node.segment": 4}
+    told, _ = asking.apart(command_of("predict"), {**BASE, "segment": 4})
+    assert Question(**told) == wanted
+    assert Question.of(**BASE).changed(segment=4) == wanted
+    for wrong in (0, "x", 1.5):
+        with pytest.raises(QuestionError, check=names("segment")):
+            Question.of(**BASE, segment=wrong)
+
+
+def test_a_batch_is_given_once() -> None:
+    twice = Question.of(**SMALL, batch_tokens="2Ki")
+    with pytest.raises(api.SimgptError, check=names("batch", "batch_tokens")):
+        api.predict(twice)
+    said = simgpt("predict", *twice.as_words())
+    assert said.status == 2
+    assert_names(said.sentence, "--batch", "--batch-tokens")
+
+
+def test_python_compares_what_the_command_compares(tmp_path: Path) -> None:
+    """With defaults that are named: they stand over what the log's arguments say, alike."""
+    log = tmp_path / "steps.jsonl"
+    steps = [json.dumps({"step": each, "step_s": 0.5}) for each in range(20)]
+    log.write_text("\n".join(steps), encoding="utf-8")
+    named: dict[str, Any] = {
+        **SMALL,
+        "stack": "simgpt",
+        "plan": "dp=rest",
+        "placement": "scheduler",
+    }
+    question = Question.of(**named)
+    line = simgpt("compare", str(log), *question.as_words(), "--json")
+    answer = api.compare(log, **named)
+    told = json.loads(line.out)
+    assert answer.to_dict()["predicted"] == told["predicted"]
+    assert answer.question == Question.from_json(told) == question.changed(plan="dp=4")
 
 
 def test_a_question_is_changed_field_by_field() -> None:

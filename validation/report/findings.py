@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from topologies.files.named_files import located
 from topologies.records import record
 from validation.report.answer_files import Reader, ReportError
-from validation.report.provenance import located, question_in
+from validation.report.provenance import question_in
 from validation.report.read_prediction import Answer, names_of, prediction_of
 from validation.report.words import several
 

@@ -8,14 +8,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from topologies.files.named_files import FILES, file_of
 from topologies.files.printable import shown as text_shown
 from topologies.files.reading import UserFile
 from topologies.session import session_cached
 from topologies.shipped import machine_names, variant_names
 from validation.report.answer_files import Reader, ReportError
 
-FILES = (".toml", ".json")
 _FILE = UserFile("file", ReportError)
+ABOUT = ("command", "fp8", "stack_chosen", "files", "folder")  # no fields of a question
 Question = dict[str, Any]  # its fields, as `simgpt/question.py` has them
 # Of answers that do not say otherwise.
 USUAL = {"placement": "scheduler", "compute": "machine", "stack": "simgpt", "routing": ""}
@@ -33,6 +34,7 @@ def question_in(document: Mapping[str, Any], origin: str) -> Question:
     found |= {key: str(said.get(key) or usual) for key, usual in USUAL.items()}
     found["stack"] = str(said.get("stack") or document.get("stack") or USUAL["stack"])
     found["placement"] = str(table_in(document, "placement").get("policy") or USUAL["placement"])
+    found |= {key: each for key, each in said.items() if key not in (*ABOUT, *found)}
     found |= {"set": table_in(document, "settings"), "model_set": table_in(document, "fields")}
     if "plan_string" in document:
         found |= _of_prediction(of, fp8=True in (said.get("fp8"), document.get("fp8")))
@@ -82,17 +84,6 @@ def files_in(document: Mapping[str, Any]) -> dict[str, str]:
 def shown(value: Any) -> str:
     """A value as it is written on a command line."""
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def file_of(name: str) -> Path | None:
-    """The file that the name of a model or a machine stands for; a variant may follow it."""
-    path = Path(name.partition(":")[0])
-    return path if path.suffix in FILES else None
-
-
-def located(name: str, folder: str) -> str:
-    """The name as a command line gives it, where a study in that folder gave it."""
-    return str(Path(folder) / name) if file_of(name) and folder else name
 
 
 def named(name: str, given: str) -> str:

@@ -21,7 +21,8 @@ from simgpt.commands.jobs.reference import (
 )
 from simgpt.compared_job import compared
 from simgpt.invocation import asked_of_step
-from simgpt.question import Question, asks
+from simgpt.question import Question
+from simgpt.question_options import asks
 from simgpt.step import Sources, Step, step_of
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ LEAST = 0.0005  # of a step: parts below on both sides are left out of the text
 
 @click.command("compare")
 @click.argument("log", type=click.Path(path_type=Path))
-@asks(model={"required": False}, without=("compute", "tokens"))
+@asks(model={"required": False}, without=("compute", "tokens"), unheeded=("tokens",))
 @click.option(
     "--warm-up",
     type=click.IntRange(0, 10**6),

@@ -8,15 +8,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from click.core import ParameterSource
 
 from simgpt.question import Question
 from simgpt.question_rows import ROWS
+from simgpt.running.understood import GIVEN
 from topologies.errors import SimgptError
 
 if TYPE_CHECKING:
     from simgpt.frameworks.imported_job import ImportedJob
 
+SAID_BY_LOGS = (
+    "model",
+    "model_set",
+    "plan",
+    "batch",
+    "batch_tokens",
+    "devices",
+    "stack",
+    "routing",
+)
 MOST_SAID = 5  # settings of the log that are not carried over
 
 
@@ -28,10 +38,11 @@ def completed_by_log(question: Question, log: Path) -> tuple[Question, tuple[str
     from simulator.stacks.stack import EXECUTOR
     from validation.jobs.reading import is_run_of_simgpt
 
-    if not question.stack and is_run_of_simgpt(log):
+    ran_here = is_run_of_simgpt(log)
+    if not question.stack and ran_here:
         question = replace(question, stack=EXECUTOR.name)
     source = click.get_current_context().get_parameter_source
-    given = {name for name in ROWS if source(name) is ParameterSource.COMMANDLINE}
+    given = {name for name in ROWS if source(name) in GIVEN}
     if question.model and "plan" in given:
         return question, ()
     instead = Instead(question.stack or None, question.batch)
@@ -55,7 +66,7 @@ def log_alone(log: Path, question: Question) -> Question | None:
         job = job_of_log(log)
     except SimgptError:
         return None
-    kept = {"machine", "set", "placement"}
+    kept = {*ROWS} - {*SAID_BY_LOGS}
     own = {name: getattr(question, name) for name in kept}
     return _completed(Question(**own), job, kept)
 

@@ -14,7 +14,8 @@ from simgpt.calendars import run_options as calendar
 from simgpt.commands.predict import comment, remedy_of
 from simgpt.invocation import asked_of_step
 from simgpt.progress import Ticker
-from simgpt.question import Question, asks
+from simgpt.question import Question
+from simgpt.question_options import asks
 from simgpt.step import Sources, step_of
 from topologies.errors import SimgptError
 

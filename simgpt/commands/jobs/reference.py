@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from validation.jobs.comparison import JobComparison
 
 TERA = 1e12
-ODD = (
-    "set",
-    "model_set",
-    "routing",
-)  # fields of a question that a reference leaves at their defaults
+# Fields of a question that an anchor may have which is a reference.
+PLAIN = (
+    *("model", "machine", "devices", "batch", "batch_tokens", "plan", "stack", "placement"),
+    "tokens",
+)
 WIDEST = 60  # characters of a cause
 LEAST = 0.05  # of a rate in TFLOP/s, of a share in percent: what is less is printed as 0.0
 
@@ -72,8 +72,8 @@ def reference_of(text: str, reached: float | None, step: Step) -> Reference:
 
 def _of_anchor(path: Path, reached: float | None) -> Reference:
     anchor = read_anchor(path)
-    if odd := next((each for each in ODD if getattr(anchor.question, each)), None):
-        raise NoReferenceError(f"{anchor.name} sets {odd}, which a reference does not support")
+    if odd := [each for each in anchor.question.given if each not in PLAIN]:
+        raise NoReferenceError(f"{anchor.name} has {odd[0]}, which a reference does not support")
     step = step_of(anchor.question, Sources(tells=False))
     return Reference(anchor.name, step, reached, anchor.step_s)
 

@@ -11,7 +11,8 @@ import click
 from simgpt import options, tables
 from simgpt.advice import what_fits
 from simgpt.invocation import asked_of_step
-from simgpt.question import Question, asks
+from simgpt.question import Question
+from simgpt.question_options import asks
 from simgpt.sites.job_script import (
     JobRequest,
     job_name,
@@ -36,7 +37,7 @@ MOST_STEPS = 10**9
 
 
 @click.command("sbatch")
-@asks(without=("compute", "tokens"))
+@asks(without=("compute", "tokens"), unheeded=("compute", "tokens"))
 @click.option(
     "--steps", type=click.IntRange(1, MOST_STEPS), default=100, show_default=True, help="To train."
 )
@@ -111,7 +112,7 @@ def _launch(step: Step, how: dict[str, Any]) -> str | None:
     if framework is None and stack.name != "simgpt":
         raise JobCannotRunError(
             f"for the stack {stack.name} no framework's run is known: give --launch {known}, or "
-            "leave --stack out, and `simgpt run` trains"
+            "--stack simgpt, and `simgpt run` trains"
         )
     if framework is None and step.job.plan.training.recipe == FP8:
         raise JobCannotRunError(f"`simgpt run` trains without fp8; --launch: {known}")
@@ -153,7 +154,7 @@ def _job(step: Step, prediction: Prediction, site: Site, how: dict[str, Any]) ->
         segment=step.machine.segments(ranks).trays,
         limit_s=seconds_of(how["limit"]) if how["limit"] is not None else limit,
         words=_words(step, steps),
-        about=tuple(_about(prediction, steps)),
+        about=tuple(_about(step, prediction, steps)),
         setup=tuple(shell_line(line) for line in how["setup"]),
         account=slurm_name(how["account"], "account") if how["account"] is not None else "",
         partition=slurm_name(how["partition"], "partition") if how["partition"] is not None else "",
@@ -169,9 +170,10 @@ def _words(step: Step, steps: int) -> tuple[str, ...]:
     return tuple(map(one_line, (*kept.as_words(), "--steps", f"{steps}", *beside)))
 
 
-def _about(prediction: Prediction, steps: int) -> list[str]:
+def _about(asked: Step, prediction: Prediction, steps: int) -> list[str]:
     """The prediction, in comments."""
     memory, within, step = prediction.memory, prediction.range, tables.seconds(prediction.step_s)
+    chosen = asked.job.chosen
     span = tables.between(within.low_s, within.high_s)
     all_s = steps * prediction.step_s
     return [
@@ -179,6 +181,7 @@ def _about(prediction: Prediction, steps: int) -> list[str]:
         f"{prediction.machine}, written by simgpt sbatch",
         f"plan {prediction.plan_text}, "
         f"batch of {tables.several(prediction.plan.batch, 'sequence')}",
+        *([f"stack {asked.job.stack.name}, {chosen}; --stack names another"] if chosen else []),
         f"predicted: {step} a step (80 % range: {span}), "
         f"{tables.gib(memory.peak_bytes)} of {tables.gib(memory.capacity_bytes)} per device",
         *([] if memory.is_sure else [memory.words]),

@@ -63,12 +63,17 @@ def predicted(question: Any) -> dict[str, Any]:
     asked = asked_of(question)
     step = step_asked(asked)
     prediction = step.predicted()
+    further = {}
+    if asked.tokens is not None:
+        run = prediction.cost.training(asked.tokens, prediction.tokens_per_step)
+        further = {"training": run.as_dict()}
     return {
         "command": asked.command,
         "prediction": prediction.as_dict(),
         "shown": _shown(prediction),
         "assumed": [f"{key}={value}" for key, value in step.job.assumed],
         "remarks": list(_remarks(asked, step.job, prediction)),
+        **further,
     }
 
 

@@ -7,9 +7,11 @@ from typing import Any
 
 import click
 
-from simgpt.question import Question
-from simgpt.question_rows import ROWS, QuestionError, plan_text
-from simgpt.step import Sources, Step, step_of
+from simgpt.question import BATCHES, Question
+from simgpt.question_rows import ROWS, plan_text
+from simgpt.step import MEASURED, Sources, Step, step_of
+from topologies.errors import SimgptError
+from workload.errors import ModelError
 from workload.plan_text import REST, plan_words
 
 MOST_CHARACTERS = 4096  # of one field
@@ -31,17 +33,26 @@ def asked_of(given: Any) -> Question:
         raise click.UsageError(f"a question has the fields {', '.join(sorted(FIELDS))}")
     told = {name: each for name, each in _texts(given).items() if each}
     if sequence := told.pop(SEQUENCE, None):
-        told["model_set"] = {**told.get("model_set", {}), SEQUENCE: sequence}
+        told["model_set"] = {**_read("model_set", told.get("model_set", {})), SEQUENCE: sequence}
     for name in ("model", "machine"):
         if name not in told:
             raise FieldError(name, f"give a {name}")
-    found: dict[str, Any] = {}
-    for name, value in told.items():
-        try:
-            found[name] = ROWS[name].read(value)
-        except QuestionError as error:
-            raise FieldError(name, str(error)) from None
-    return Question(**found)
+    if told.keys() >= {*BATCHES}:
+        raise FieldError("batch", "give sequences per step or tokens per step, not both")
+    question = Question(**{name: _read(name, value) for name, value in told.items()})
+    if question.compute == MEASURED:
+        raise FieldError("compute", "the page times no ops; simgpt predict --compute measured does")
+    return question
+
+
+def _read(name: str, value: Any) -> Any:
+    """The value of a field from its text."""
+    try:
+        return ROWS[name].read(value)
+    except ModelError:  # which says more of its fields
+        raise
+    except SimgptError as error:
+        raise FieldError(name, str(error)) from None
 
 
 FIELDS = {*ROWS, SEQUENCE}

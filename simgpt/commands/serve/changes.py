@@ -71,7 +71,7 @@ class Found:
 def best_neighbours(question: Question) -> Found:
     """The neighbours that fit, or are no less likely to than the plan, and have the most tokens per
     second, at most `BEST` of them."""
-    before = step_asked(question).predicted()
+    question, before = _asked(question)
     tried, cut = _tried(question, neighbours(before.plan))
     fits = [choice for choice in tried if choice.prediction.memory.is_as_sure_as(before.memory)]
     fits.sort(key=lambda choice: -choice.prediction.tokens_per_s)
@@ -84,7 +84,7 @@ def best_neighbours(question: Question) -> Found:
 
 def fitting(question: Question) -> Found:
     """The first of `remedies` with which the plan fits."""
-    before = step_asked(question).predicted()
+    question, before = _asked(question)
     if before.memory.is_sure:
         return Found(before, (), "the plan fits as it is")
     end, tried = time.monotonic() + LIMIT_S, 0
@@ -135,6 +135,14 @@ def remedies(plan: Plan) -> Iterator[Change]:
     for factor in (2, 4, 8, 16):
         for key in ("pp", "tp"):
             yield from (change | {key: factor * plan.value(key)} for change in mild)
+
+
+def _asked(question: Question) -> tuple[Question, Prediction]:
+    """The question with its stack named, since another plan would choose another, and what is
+    predicted for it."""
+    step = step_asked(question)
+    named = question if question.stack else question.changed(stack=step.job.stack.name)
+    return named, step.predicted()
 
 
 def _tried(question: Question, changes: Iterator[Change]) -> tuple[list[Choice], str]:

@@ -88,6 +88,19 @@ def _lines(html: str) -> str:
     return html.replace("<tr>", "\n<tr>").replace("</table>", "\n</table>") + "\n"
 
 
+def test_a_listing_has_a_row_for_each_and_nothing_else() -> None:
+    assert {"simgpt", "megatron-core"} < {*api.stack().names}
+    assert {"frontier", "perlmutter"} < {*machines().names}
+    assert len({*machines().names}) == len(machines().rows())
+
+
+def test_what_a_why_and_a_sweep_do_not_have_is_refused_by_name() -> None:
+    with pytest.raises(api.SimgptError, check=names("speed", "sensitivity")):
+        why().rows("speed")  # type: ignore[arg-type]
+    with pytest.raises(api.SimgptError, check=names("sweep")):
+        api.predict("tiny-1m", "frontier", "dp=8", batch=8, sweep={})
+
+
 def test_the_text_of_a_result_is_what_the_command_prints() -> None:
     said = simgpt("predict", "tiny-1m", "-m", "frontier", "--plan", PLAN, "--batch", "16")
     assert f"{str(step()).rstrip()}\n" == said.out

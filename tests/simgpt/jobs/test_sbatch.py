@@ -227,6 +227,12 @@ def test_a_models_name_and_path_are_quoted(tmp_path: Path) -> None:
     assert shlex.quote(str(path)) in said.out
 
 
+def test_a_script_says_the_stack_that_nobody_named() -> None:
+    words = ("sbatch", "gpt-5b", "-m", "8x8xH100,8xNDR", "-n", "64", "--batch", "64")
+    assert "# stack megatron-core, usual on" in simgpt(*words).out
+    assert "# stack" not in simgpt(*words, "--stack", "megatron-core").out
+
+
 @pytest.mark.slow
 def test_from_a_config_of_hugging_face_to_a_script_of_the_fastest_plan(tmp_path: Path) -> None:
     config = tmp_path / "config.json"

@@ -15,7 +15,7 @@ from simgpt.commands.serve import changes
 from simgpt.commands.serve.answers import answered
 from simgpt.commands.serve.asked import MOST_CHARACTERS, asked_of, step_asked, with_plan
 from simgpt.commands.serve.changes import Choice, best_neighbours, neighbours, remedies
-from simgpt.question import words_of
+from simgpt.question_rows import words_of
 from simgpt.tables import gib, percent
 from tests.examples import one_in
 from tests.messages import assert_names
@@ -131,6 +131,7 @@ def test_shares_are_of_the_step_and_of_the_peak_memory() -> None:
         ({"plan": "tp=2,zero=5,dp=rest"}, ["plan", "zero"]),
         ({"plan": "tp=2,dp=rest,mbs=3", "batch": "16"}, ["plan", "mbs"]),
         ({"plan": "tp=2,tp=2"}, ["plan"]),
+        ({"placement": "anywhere"}, ["placement"]),
     ],
 )
 def test_an_error_is_the_command_lines_at_the_field_that_it_is_about(
@@ -168,6 +169,36 @@ def test_what_is_no_question_has_an_answer_too(question: Any) -> None:
         answer = answered(name, question)
         assert answer["error"]
         assert "command" not in answer
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"compute": "measured"}, "compute"),
+        ({"batch": "8", "batch_tokens": "8Ki"}, "batch"),
+        ({"sequence": "64", "model_set": "layers"}, "model_set"),
+    ],
+)
+def test_what_the_page_does_not_answer_is_an_error_at_its_field(
+    change: dict[str, str], field: str
+) -> None:
+    answer = answered("predict", {**TINY, **change})
+    assert (answer["fields"], bool(answer["error"])) == ([field], True)
+
+
+def test_tokens_of_a_training_are_answered() -> None:
+    words = words_of({**TINY, "tokens": 1e9})
+    answer = answered("predict", {**TINY, "tokens": "1B"})
+    assert answer["training"] == json.loads(simgpt("predict", *words, "--json").out)["training"]
+
+
+def test_neighbours_have_the_stack_of_the_plan_that_was_asked_for() -> None:
+    """Which a plan with y would not have on a machine of NVIDIA."""
+    question = asked_of({**TINY, "machine": "dgx-h100", "batch": "16"})
+    assert step_asked(question).job.stack.name == "megatron-core"
+    found = best_neighbours(question)
+    assert {choice.question.stack for choice in found.choices} == {"megatron-core"}
+    assert all("y" not in choice.change for choice in found.choices)
 
 
 @pytest.mark.slow
@@ -311,7 +342,7 @@ def test_neighbours_that_fit_worse_are_left_out_and_a_gain_is_in_tokens(
             step_s=step_s,
         )
 
-    asked, before = asked_of(TINY), prediction(100.0, True, 1.0)
+    asked, before = asked_of({**TINY, "stack": "simgpt"}), prediction(100.0, True, 1.0)
     monkeypatch.setattr(changes, "step_asked", lambda _: SimpleNamespace(predicted=lambda: before))
     tried = [(300.0, False, 1.0), (90.0, True, 1.0), (150.0, True, 2.0)]
     each = [Choice(asked, {"tp": 2}, prediction(*words)) for words in tried]

@@ -72,3 +72,18 @@ def test_figures_that_have_no_room_are_named_and_energy_that_nobody_knows_is_no_
     assert len(left_out) == len(said)
     for line, figure in zip(left_out, said, strict=True):
         assert_names(line, figure)
+
+
+def test_rows_of_several_stacks_that_nobody_named_say_their_stack() -> None:
+    """A plan with z runs under simgpt, one without under Megatron-Core, and neither is beside the
+    other a matter of the plan alone."""
+    job = ("-m", "2x8xH100,8xNDR", "-n", "16", "--batch", "16", "--sweep", "z=1,2")
+    lines = simgpt("predict", "tiny-1m", *job).out.splitlines()
+    header = next(line.split() for line in lines if "tokens/s" in line)
+    assert header[:2] == ["z", "stack"]
+    rows = [line.split()[1:3] for line in lines if line.split()[1:2] in (["1"], ["2"])]
+    assert sorted(rows) == [["1", "megatron-core"], ["2", "simgpt"]]
+    assert not [line for line in lines if "tell apart" in line]
+    one = simgpt("predict", "tiny-1m", *job[:-1], "tp=1,2").out
+    assert "megatron-core" in one
+    assert not [line for line in one.splitlines() if "tokens/s" in line and "stack" in line]
