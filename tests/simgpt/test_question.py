@@ -13,20 +13,21 @@ from typing import Any
 
 import click
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import simgpt as api
 from simgpt.api import asking
 from simgpt.api.words import option_words
 from simgpt.cli import COMMANDS, cli
+from simgpt.commands.serve.answers import answered
 from simgpt.commands.serve.asked import asked_of
 from simgpt.question import Question
 from simgpt.question_options import fields_asked, fields_unheeded
 from simgpt.question_rows import ROWS, QuestionError
 from simgpt.studies.study import study_of
 from tests.messages import assert_names, names
-from tests.simgpt.face import simgpt
+from tests.simgpt.face import Said, simgpt
 from topologies.files.printable import toml_text
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -83,14 +84,17 @@ def of_study(given: Mapping[str, Any]) -> Question:
 
 
 def of_page(given: Mapping[str, Any]) -> Question:
+    return asked_of(page_of(given))
+
+
+def page_of(given: Mapping[str, Any]) -> dict[str, Any]:
     """What the served page is sent: texts."""
-    texts = {
+    return {
         name: {key: str(each) for key, each in value.items()}
         if isinstance(value, dict)
         else str(value)
         for name, value in given.items()
     }
-    return asked_of(texts)
 
 
 def of_python(given: Mapping[str, Any]) -> Question:
@@ -407,3 +411,59 @@ def test_a_question_is_the_same_through_words_toml_and_json(given_: dict[str, An
     for way in (of_words, of_toml, of_json, of_study):
         assert way(given_) == question
         assert way(given_).key == question.key
+
+
+ASKED = st.fixed_dictionaries(
+    {
+        "model": st.sampled_from(["tiny-1m", "tiny-mixtral-2m"]),
+        "machine": st.sampled_from(["frontier", "dgx-h100", "2x8xH100,8xNDR"]),
+        "devices": st.sampled_from([8, 16]),
+        "batch": st.sampled_from([16, 32, 33]),
+    },
+    optional={
+        "plan": st.sampled_from(["tp=2,dp=rest", "z=2,dp=rest", "hsdp=2,dp=rest", "tp=3,dp=rest"]),
+        "placement": st.sampled_from(["scheduler", "random:seed=1", "nowhere"]),
+        "stack": st.sampled_from(["simgpt", "torchtitan"]),
+        "compute": st.sampled_from(["machine", "profile"]),
+        "model_set": st.sampled_from([{"sequence": "64"}, {"layers": 3}]),
+        "set": st.sampled_from([{"device.launch": "9 us"}, {"nothing": 1}]),
+    },
+)
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(ASKED)
+def test_every_interface_answers_alike_or_refuses(tmp_path: Path, given_: dict[str, Any]) -> None:
+    """The step and its stack, by words, Python, files, a study of one point and the page."""
+    try:
+        question = Question.of(**given_)
+    except api.SimgptError:
+        with pytest.raises(api.SimgptError):
+            api.predict(**given_)
+        assert "error" in answered("predict", page_of(given_))
+        return
+    words = answer_of(simgpt("predict", *question.as_words(), "--json"))
+    kept = {"q.json": json.dumps(question.as_json()), "q.toml": toml_text(question.as_toml())}
+    found = [words]
+    for name, text in kept.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        found.append(answer_of(simgpt("predict", "--question", str(tmp_path / name), "--json")))
+    try:
+        found.append(known(api.predict(**given_).to_dict()))
+    except api.SimgptError:
+        found.append(None)
+    try:
+        rows = api.predict(question, sweep={"placement": [question.placement]}).to_dict()["rows"]
+        found.append(known(rows[0]["prediction"]))
+    except api.SimgptError:  # of a study that cannot be read
+        found.append(None)
+    found.append(known(answered("predict", page_of(given_)).get("prediction")))
+    assert found == [words] * len(found)
+
+
+def answer_of(said: Said) -> tuple[float, str] | None:
+    return known(json.loads(said.out)) if said.out else None
+
+
+def known(prediction: Mapping[str, Any] | None) -> tuple[float, str] | None:
+    return None if prediction is None else (prediction["step_s"], prediction["stack"])
