@@ -54,7 +54,7 @@ QUESTIONS = [
     ("torchtitan", TITAN, "titan experts", ""),
     ("torchtitan-eager", TITAN, "titan latent", ""),
     ("axonn", "axonn", "gpt", ""),
-    ("other", "deepspeed", "gpt", "tp=1,y=1,z=1,pp=1"),
+    ("other", "deepspeed", "gpt", "tp=1,y=1,z=1,pp=1,cp=1,reshard=true"),
 ]
 
 
