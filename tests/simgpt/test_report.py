@@ -100,7 +100,8 @@ def test_swept_steps_of_a_stack_in_fp8_have_the_commands_that_predict_them_again
     assert simgpt("report", str(answer), "-o", str(page)).status == 0
     text = html.unescape(page.read_text(encoding="utf-8"))
     assert re.search(r"MFU[^<\n]*bf16", text)
-    found = re.findall(r"simgpt (predict tiny-1m [^\n<]*precision=fp8 [^\n<]*--stack nemo)", text)
+    shown = r"simgpt (predict tiny-1m [^\n<]*--stack nemo [^\n<]*precision=fp8 --batch 16)"
+    found = re.findall(shown, text)
     steps = {json.loads(simgpt(*shlex.split(each), "--json").out)["step_s"] for each in found}
     rows = json.loads(answer.read_text(encoding="utf-8"))["rows"]
     assert steps
