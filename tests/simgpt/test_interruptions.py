@@ -51,7 +51,7 @@ CONSOLE = "import sys; from simgpt.__main__ import main; sys.argv[0] = 'simgpt';
 ENTRIES = {"module": ["-m", "simgpt"], "script": ["-c", CONSOLE]}
 PREDICT = "predict tiny-30k -m frontier --plan dp=2 --json"
 SEARCH = "search tiny-30k -m perlmutter -n 2 --batch 2 --plan y=1,tp=1 --workers 2 --json"
-IMPORTING = ("1", "30", "200")  # before any command
+IMPORTING = ("1", "30", "150")  # before any command: it has about 200 of these events
 LATER = ("700", "1500", "2500", "3500")
 NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
