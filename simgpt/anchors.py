@@ -19,7 +19,7 @@ from simgpt.question import MEASUREMENT, PLAIN, Question
 from simgpt.question_rows import NAMED, plan_text
 from simgpt.step import Sources, Step, plan_table, step_of
 from topologies.errors import SimgptError
-from topologies.files.named_files import FILES
+from topologies.files.named_files import file_of
 from topologies.files.printable import MOST_WORD, path_shown, shown
 from topologies.files.reading import UserFile
 from topologies.files.units import Unit, format_quantity, quantity
@@ -214,7 +214,5 @@ def anchor_text(
 
 def _from(folder: Path, name: str) -> str:
     """The name of a model or machine, or the path of its file from a folder."""
-    path, colon, variant = name.partition(":")
-    if "=" in path or not path.endswith(FILES):
-        return name
-    return os.path.relpath(path, folder) + colon + variant
+    path = file_of(name)
+    return name if path is None else os.path.relpath(path, folder) + name.removeprefix(str(path))

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from simgpt.api.collected import collecting
 from simgpt.question_rows import NAMED
 from topologies.files.named_files import file_of, located
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from simgpt.step import Step
     from simgpt.studies.study import Study
 
+ASKED = "asked"  # in click's context: the question of a command that began with that of a file
 # Fields of a question that an answer has elsewhere, or as they were filled in.
 SAID_APART = (
     *NAMED,
@@ -39,7 +42,7 @@ def asked(
     from workload.recipes.table import FP8
 
     named = question.stack or stack
-    given: dict[str, Any] = {"command": command_line()}
+    given = _command()
     given |= {"model": question.model, "machine": question.machine}
     given |= {"compute": question.compute, "stack": named}
     given |= {"stack_chosen": chosen} if chosen else {}
@@ -61,12 +64,19 @@ def asked_of_study(study: Study) -> dict[str, Any]:
     names = dict.fromkeys(located(name, study.folder) for name in given)
     folder = str(study.folder)
     files = files_of(names)
-    return {"command": command_line(), "folder": _as_utf8(folder), "files": files}
+    return {**_command(), "folder": _as_utf8(folder), "files": files}
 
 
 def ran() -> dict[str, Any]:
     """What a record says of its question where its own keys say the rest: the command line."""
-    return {"asked": {"command": command_line()}}
+    return {"asked": _command()}
+
+
+def _command() -> dict[str, Any]:
+    """The command line, and the whole question of one that begins with that of a file."""
+    context = click.get_current_context(silent=True)
+    question: Question | None = context.meta.get(ASKED) if context is not None else None
+    return {"command": command_line()} | ({"question": question.as_json()} if question else {})
 
 
 def command_line() -> str:

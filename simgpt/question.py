@@ -2,8 +2,8 @@
 
 Every interface asks a `Question`: commands, Python, studies, anchors' files, the served page,
 reports, importers and exporters. To add something that can be asked, give `Question` a field,
-`simgpt/question_rows.py` its row, and `simgpt/step.py` what follows from it; no interface names the
-fields one by one.
+`simgpt/question_rows.py` its row, and `simgpt/step.py` what follows from it. Functions of Python
+name it as a keyword too, for editors; a test says which of them lack one.
 
 A question has texts and numbers alone. What they stand for (a model, a machine, a plan) is read by
 `simgpt/step.py`, which also predicts it.
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import UNSET  # type: ignore[attr-defined]
 
 from simgpt.arguments.tokens import as_tokens
 from simgpt.plain_words import plain_words
@@ -37,7 +38,7 @@ from simgpt.question_rows import (
     with_options,
     words_of,
 )
-from topologies.files.named_files import FILES, located
+from topologies.files.named_files import is_plan_file, located, located_plan
 from topologies.files.printable import shown as printed
 from topologies.records import record
 from workload.descriptions.fields import KINDS, field_value
@@ -56,7 +57,10 @@ HEADS = {"model": "model_set", "machine": "set"}  # of dotted keys, and the fiel
 CHANGES = tuple(HEADS.values())
 MODEL_KEYS = tuple(key for key in KINDS if key not in LABELS)
 PLAN_KEYS = tuple(key for key in KEYS if key != "batch")
-MACHINE_TABLES = ("device", "node", "nodes", "interconnect", "network", "software", "power")
+MACHINE_TABLES = (
+    *("device", "node", "nodes", "interconnect", "network", "software", "power"),
+    *("run_to_run", "reliability", "storage"),
+)
 
 
 @record(kw_only=True)
@@ -100,8 +104,8 @@ class Question:
 
     @classmethod
     def from_words(cls, words: Iterable[str]) -> Question:
-        """The question of the words after `simgpt predict`. Raises a QuestionError for words that
-        are none.
+        """The question of the words after `simgpt predict`, without other options than its fields';
+        a QuestionError says what is wrong with one.
 
         >>> Question.from_words(["gpt-5b", "-m", "frontier", "-n", "64", "--set", "nodes=9"]).set
         {'nodes': '9'}
@@ -134,14 +138,14 @@ class Question:
         given = {key: each for key, each in table.items() if "." not in key}
         given["plan"] = _text_of_plan(table)
         given |= {name: keys_of(table, head) for head, name in HEADS.items()}
-        files = (*NAMED, "plan")
-        named = {key: located(str(given[key]), folder) for key in files if given.get(key)}
-        return cls.of(**given | named)
+        named = {key: located(str(given[key]), folder) for key in NAMED if given.get(key)}
+        return cls.of(**given | named | {"plan": located_plan(given["plan"], folder)})
 
     @classmethod
     def from_json(cls, document: Any) -> Question:
         """The question of a JSON object: of `as_json`, of the answer of a command, which asks for
-        its step with all that was filled in, of a search's best plan, or of a row of a study.
+        its step with all that was filled in, of a search's best plan, of a row of a study, or of a
+        job that was imported.
 
         >>> Question.from_json({"model": "gpt-5b", "machine": "frontier", "devices": "64"}).devices
         64
@@ -159,10 +163,13 @@ class Question:
         if "breakdown_s" in document or ("plan_string" in document and "plan" in document):
             from validation.report.provenance import question_in
 
-            said = question_in(document, "the answer")
-            return cls.of(**{name: each for name, each in said.items() if each != ""})
-        asked = document.get("predict") or _table(document, "asked").get("command")
-        return cls.of(**(document if asked is None else _of_command(str(asked))))
+            found = question_in(document, "the answer")
+            return cls.of(**{name: each for name, each in found.items() if each != ""})
+        said = _table(document, "asked")
+        if whole := _table(document, "question") or _table(said, "question"):
+            return cls.of(**whole)
+        command = said.get("command")
+        return cls.of(**document) if command is None else cls.of(**_of_command(str(command)))
 
     @classmethod
     def _of_row(cls, row: Mapping[str, Any]) -> Question:
@@ -338,7 +345,7 @@ def _text_of_plan(table: Mapping[str, Any]) -> str:
         raise QuestionError('plan = "best" is for the points of a study, which search for it')
     if not single:
         return given
-    if located(given, "x") != given:
+    if is_plan_file(given):
         raise QuestionError(f"plan = {given} is a file; put plan.{next(iter(single))} into it")
     whole, over = plan_words(given), plan_words(single)
     unsharded = "fsdp" in single and not over and plan_value("zero", whole.get("zero", 0)) == WHOLE
@@ -352,8 +359,8 @@ def _text_of_plan(table: Mapping[str, Any]) -> str:
 def _plan(given: Any) -> str:
     if isinstance(given, dict):
         given = plan_text(given)
-    if given == BEST or (isinstance(given, str) and given.endswith(FILES) and "=" not in given):
-        return str(given)
+    if isinstance(given, str) and (given == BEST or is_plan_file(given)):
+        return given
     if not isinstance(given, str):
         raise QuestionError(f'plan = {given} must be text, as in plan = "z=64,dp=rest"')
     for key, item in plan_words(given).items():
@@ -413,8 +420,8 @@ def _of_command(text: str) -> Table:
         context = click.Context(command, info_name=name)
         found, _, _ = command.make_parser(context).parse_args(words)
     except (ValueError, click.ClickException) as error:
-        raise QuestionError(f"{printed(text)} is no command of simgpt") from error
-    asked = {key: found[key] for key in (*ROWS, SEGMENT) if found.get(key)}
+        raise QuestionError(f"{printed(text)} is not a command of simgpt") from error
+    asked = {key: found[key] for key in (*ROWS, SEGMENT) if found.get(key, UNSET) is not UNSET}
     if "model" not in asked:
         raise QuestionError(f"simgpt {name} is asked no question about a step")
     return {key: list(each) if isinstance(each, tuple) else each for key, each in asked.items()}

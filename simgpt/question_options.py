@@ -10,6 +10,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from simgpt.invocation import ASKED
 from simgpt.question import BATCHES, CHANGES, MEASUREMENT, Question
 from simgpt.question_rows import ROWS, QuestionError, with_options
 from topologies.files.named_files import FILES
@@ -77,16 +78,25 @@ def asks(
         def told(**values: Any) -> Any:
             mine = {name: values.pop(name) for name in asked}
             given = {name: each for name, each in mine.items() if each is not None}
+            _check_texts(given)
             whole = _over(given, unheeded)
             if whole.keys() >= {*BATCHES}:
-                raise click.UsageError("--batch and --batch-tokens exclude each other")
+                raise click.UsageError("give --batch or --batch-tokens, not both")
             return function(Question(**whole), **values)
 
         told.asked = Asked(asked, tuple(unheeded))  # type: ignore[attr-defined]
         of_fields = {name: _usual(name) | dict(changes.get(name, {})) for name in asked}
-        return with_options(told if names else _question_option(told), asked, **of_fields)
+        begins = _question_option(told) if "model" in asked else told
+        return with_options(begins, asked, **of_fields)
 
     return give
+
+
+def _check_texts(given: Mapping[str, Any]) -> None:
+    """Refuse texts that are empty, such as those of a shell's variable that is not set."""
+    for name, each in given.items():
+        if each == "" and name != "plan":  # which a search may leave wholly open
+            raise click.UsageError(f"{'/'.join(ROWS[name].flags) or name.upper()} is empty")
 
 
 def _over(given: dict[str, Any], unheeded: Sequence[str]) -> dict[str, Any]:
@@ -105,6 +115,7 @@ def _over(given: dict[str, Any], unheeded: Sequence[str]) -> dict[str, Any]:
     }
     found, before = begun.changed(**of_words).given, begun.given
     check_heeded(found, given, unheeded, str(context.info_name))
+    context.meta[ASKED] = begun.changed(**of_words)
     own = {name: each for name, each in given.items() if name not in before}
     return {name: each for name, each in {**own, **found}.items() if name in given}
 

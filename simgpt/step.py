@@ -15,12 +15,12 @@ from simgpt.arguments.machine import assumed_of_parts, in_segments, own_machine
 from simgpt.near_batches import near_batches, words_of
 from simgpt.question import USUAL_PLAN, Question
 from simgpt.question_rows import QuestionError
-from topologies.files.named_files import FILES
+from topologies.errors import SimgptError
+from topologies.files.named_files import is_plan_file
 from topologies.files.reading import UserFile
 from topologies.records import record
 from workload.errors import PlanCannotRunError, PlanError, RestError
-from workload.plan import text_of
-from workload.plan_text import REALS, REST, parse_fields, parse_plan, plan_words
+from workload.plan_text import REALS, REST, parse_fields, parse_plan
 from workload.recipes.table import FP8
 
 if TYPE_CHECKING:
@@ -45,8 +45,8 @@ KINDS: dict[str, tuple[type, ...]] = {
 
 
 class Sources:
-    """What the names of a question stand for: what ships with simgpt, and files. Notes on what
-    descriptions leave open are said where it `tells`."""
+    """What the names of a question stand for: what ships with simgpt, and files. With
+    `tells`, notes on what a description leaves open are printed."""
 
     def __init__(self, *, tells: bool = True) -> None:
         self.tells = tells
@@ -84,6 +84,10 @@ class Sources:
 
         return load_stack(name)
 
+    def plan(self, text: str) -> str | Mapping[str, Any]:
+        """The text of a plan, or the table of its file."""
+        return plan_table(text)
+
     def placed(self, policy: str, machine: Machine, ranks: int) -> Placement:
         """Where a policy places ranks."""
         from topologies.placement_names import parse_placement
@@ -107,7 +111,7 @@ class Step:
 
     @property
     def plan(self) -> Plan:
-        """The plan, in our own words."""
+        """The plan, in simgpt's keys."""
         return self.job.plan
 
     @property
@@ -136,7 +140,7 @@ class Step:
         of its ops for a `timeline`."""
         from simulator.predict import predict
 
-        with _naming_default(self.job.stack, self.job.chosen, plan_table(self.question.plan)):
+        with _naming_default(self.question, self.job.stack, self.job.chosen):
             return predict(
                 self.gpt,
                 self.plan,
@@ -169,13 +173,13 @@ def step_of(question: Question, sources: Sources | None = None, *, of_runs: bool
     built = told.machine(question)
     if question.devices is not None:
         built = with_room(built, question.devices)
-    words = plan_table(question.plan)
+    words = told.plan(question.plan)
     stack, chosen = stack_of(question, built, words, told)
     if told.tells:
         options.note_engine()
         _note_unused(question, stack, built, of_runs=of_runs)
     try:
-        with _naming_default(stack, chosen, words):
+        with _naming_default(question, stack, chosen):
             job = job_of(gpt, words, stack, devices=question.devices, batch=sequences)
     except RestError as error:
         if own_machine(question.machine) is None:
@@ -189,23 +193,28 @@ def step_of(question: Question, sources: Sources | None = None, *, of_runs: bool
 
 
 @contextmanager
-def _naming_default(stack: Stack, chosen: str, words: str | Mapping[str, Any]) -> Iterator[None]:
-    """Say in a refusal that names the stack, or what it assumes, that nobody named the stack."""
+def _naming_default(question: Question, stack: Stack, chosen: str) -> Iterator[None]:
+    """Say in a refusal that nobody named the stack, where simgpt's own does not refuse the plan."""
     try:
         yield
     except PlanCannotRunError as error:
-        if not chosen or not _is_of_stack(str(error), stack, words):
+        if not chosen or not _is_of_stack(question, stack):
             raise
         hint = f"--stack was not given, and {stack.name} is {chosen}; --stack simgpt may run it"
         raise PlanCannotRunError(f"{error}; {hint}") from None
 
 
-def _is_of_stack(said: str, stack: Stack, words: str | Mapping[str, Any]) -> bool:
-    """Whether a refusal names a stack, or a key of the plan with the value that it assumes."""
-    given = plan_words(words)
-    assumed = {**stack.plan_defaults(1, given)}
-    named = [f"{key}={text_of(each)}" for key, each in assumed.items() if key not in given]
-    return f"stack {stack.name} " in said or any(each in said for each in named)
+def _is_of_stack(question: Question, stack: Stack) -> bool:
+    """Whether a refusal is of this stack: simgpt's own makes a step of the same question."""
+    from simulator.stacks.stack import EXECUTOR
+
+    if stack.name == EXECUTOR.name:
+        return False
+    try:
+        step_of(question.changed(stack=EXECUTOR.name), Sources(tells=False))
+    except SimgptError:
+        return False
+    return True
 
 
 def stack_of(
@@ -247,7 +256,7 @@ def batch_of(question: Question, gpt: GPT) -> int | None:
     if tokens is None:
         return question.batch
     if question.batch is not None:
-        raise QuestionError("batch and batch_tokens are both given: give one of them")
+        raise QuestionError("give batch or batch_tokens, not both")
     sequences, rest = divmod(tokens, gpt.sequence)
     if rest or sequences < 1:
         near = near_batches(tokens / gpt.sequence, question.devices or 1) or [max(sequences, 1)]
@@ -260,7 +269,7 @@ def batch_of(question: Question, gpt: GPT) -> int | None:
 
 def plan_table(text: str) -> str | dict[str, Any]:
     """The text of a plan as it is, or the table of the TOML or JSON file that it names."""
-    if not text.endswith(FILES):
+    if not is_plan_file(text):
         if "=" not in text and os.path.isfile(text):
             raise PlanError(f"a plan's file ends in .toml or .json, unlike {text}")
         return text
@@ -280,7 +289,7 @@ def _plan_of_answer(document: Any) -> Any:
     answer = document
     if isinstance(answer, dict) and isinstance(answer.get("plans"), list):
         if not answer["plans"]:
-            raise PlanError("the search found no plan: there is none in its answer")
+            raise PlanError("the search's answer has no plan")
         answer = answer["plans"][0]
     if not isinstance(answer, dict) or not isinstance(answer.get("plan"), dict):
         return answer

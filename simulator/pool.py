@@ -38,7 +38,7 @@ IGNORED = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGURG}
 
 
 class LostError(SimgptError):
-    """Process `number` of a pool gave no answer: `what` completes the sentence."""
+    """Process `number` of a pool ended without an answer; `what` says how, as in `ended (1)`."""
 
     exit_code = ExitStatus.MACHINE_FAILED
 
@@ -48,7 +48,7 @@ class LostError(SimgptError):
 
 
 class OverdueError(LostError):
-    """No process gave an answer in time, this one neither."""
+    """No process answered within the time limit; process `number` is one of those at work."""
 
 
 class Pool:
@@ -89,8 +89,7 @@ class Pool:
                 self._workers.append(_Worker(self._begin))
 
     def restart(self, number: int) -> None:
-        """Start another process in place of one that was lost."""
-        self._workers[number].end()
+        """Start another process in place of one that was lost, which has ended."""
         with spawning():
             self._workers[number] = _Worker(self._begin)
 
@@ -126,14 +125,15 @@ class Pool:
             raise LostError(number, worker.process.pid, worker.end()) from None
 
     def clear(self) -> None:
-        """Wait until all processes are idle; what they answer is of no use any more."""
+        """Wait for all running tasks, and discard their results."""
         while self._busy:
             self.wait()
 
     def map(
         self, function: Callable[[Any], Any], tasks: Sequence[Any], at_once: int = 1
     ) -> Iterator[Any]:
-        """The function's results for all tasks, in order; so many tasks are given at once."""
+        """The function's results for all tasks, in order; `at_once` tasks are sent to a process
+        together."""
         parts = [tasks[first : first + at_once] for first in range(0, len(tasks), at_once)]
         done: dict[int, list[Any]] = {}
         following = 0
@@ -178,7 +178,7 @@ class _Worker(ProcessPoolExecutor):
             process.kill()
 
     def end(self) -> str:
-        """How the process ended, which is of no use any more."""
+        """Kill the process if it still runs, and say how it ended."""
         self.kill()
         self.shutdown()
         code = self.process.exitcode

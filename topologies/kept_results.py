@@ -176,7 +176,7 @@ def _opened(path: Path) -> Connection:
 
 
 def _is_damage(error: Error) -> bool:
-    """Whether an error is the content's fault; another table is an error of the question."""
+    """Whether the file's content caused an error; a table of another shape gives SQLITE_ERROR."""
     import sqlite3
 
     is_content = not isinstance(error, sqlite3.OperationalError)

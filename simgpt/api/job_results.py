@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -48,16 +47,9 @@ class Import(Result):
     def question(self) -> Question:
         """The question that predicts it, with the machine where one was given; a NoAnswerError
         where the files do not say enough."""
-        from simgpt.frameworks.imported_job import MACHINE
-
-        record = self._record
-        if record["predict"] is None or record["model"] is None:
+        if self._record["question"] is None or self._record["model"] is None:
             raise NoAnswerError("the files do not describe a step that simgpt predicts")
-        names = ("model", "model_set", "plan", "batch", "stack", "devices")
-        words = shlex.split(record["predict"])
-        machine = words[words.index("-m") + 1]
-        named = {} if machine == MACHINE else {"machine": machine}
-        return Question.of(**{name: record[name] for name in names}, **named)
+        return Question.from_json(self.to_dict())
 
     def rows(self) -> list[Row]:
         """A row for each setting that is ignored or refused, with its reason."""

@@ -17,7 +17,6 @@ from simulator.goodput.forecast import HIGH, LOW, MIDDLE
 from simulator.goodput.job import DAY_S
 
 LABELS = 34  # characters of the tables' first column
-FARTHEST_DAYS = 1_000_000  # from the start: later ends have no date
 SHARES = {
     "training": "training that stays",
     "lost": "training that was lost",

@@ -196,6 +196,7 @@ def record(job: ImportedJob, machine: str | None) -> dict[str, Any]:
         "refused": [_remark(each) for each in job.refused],
         "without_effect": [str(each) for each in job.without_effect],
         "predict": job.command(machine) if _can_run(job) else None,
+        "question": job.asked_on(machine).as_json() if _can_run(job) else None,
     }
 
 
@@ -232,7 +233,7 @@ def describe(job: ImportedJob, machine: str | None, *, verbose: bool = False) ->
 
 
 def _can_run(job: ImportedJob) -> bool:
-    """Whether there is a command that asks the job."""
+    """Whether a command can ask what the job's step takes."""
     return not job.refused and not job.missing
 
 

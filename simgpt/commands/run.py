@@ -48,7 +48,7 @@ MOST_SEED = 2**32
 @click.command("run")
 @asks(
     *("model", "model_set", "machine", "plan", "batch"),
-    unheeded=("devices", "placement", "tokens"),
+    unheeded=("placement", "tokens"),
     machine={"required": False, "help": "Machine to predict on; default: this one, measured once."},
 )
 @click.option(

@@ -68,8 +68,11 @@ class ImportedJob:
         """The command that asks the question, with words in capitals for what is not known."""
         blanks = {"model": MODEL, "machine": MACHINE, "devices": DEVICES}
         blanks |= {} if "mbs" in self.plan else {"batch": BATCH}
-        asked = replace(self.question, machine=machine or "")
-        return shlex.join(["simgpt", "predict", *asked.as_words(blanks)])
+        return shlex.join(["simgpt", "predict", *self.asked_on(machine).as_words(blanks)])
+
+    def asked_on(self, machine: str | None) -> Question:
+        """The question on a machine, where one is given."""
+        return replace(self.question, machine=machine or "")
 
 
 @record

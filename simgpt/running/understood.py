@@ -7,7 +7,7 @@ from collections.abc import Collection
 import click
 from click.core import ParameterSource
 
-# By words, by keywords of Python, and by the question of a file.
+# Where values come from that the user gives: words, keywords of Python, and a file of --question.
 GIVEN = (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -77,6 +78,11 @@ class StudySources(Sources):
     def stack(self, name: str) -> Stack:
         """The stack of a name; one that points need not name comes with simgpt."""
         return self._inputs.stacks.get(name) or super().stack(name)
+
+    def plan(self, text: str) -> str | Mapping[str, Any]:
+        """The text of a plan, or the table of its file."""
+        found: str | Mapping[str, Any] = self._inputs.plans.get(text, text)
+        return found
 
     def placed(self, policy: str, machine: Machine, ranks: int) -> Placement:
         """Where a policy places ranks."""

@@ -15,10 +15,11 @@ from typing import Any
 from simgpt import options
 from simgpt.question import keys_of
 from simgpt.question_rows import NAMED
+from simgpt.step import plan_table
 from simgpt.studies.study import Study
 from simulator.stacks import EXECUTOR, Stack, load_stack
 from simulator.uncertainty.anchors import Anchor
-from topologies.files.named_files import located
+from topologies.files.named_files import is_plan_file, located, located_plan
 from topologies.machine import Machine, machine_to_dict
 from topologies.machine_files import check_setting, load_machine
 from topologies.records import record
@@ -31,8 +32,8 @@ PACKAGES = ("topologies", "workload", "simulator", "simgpt")  # what a row is ma
 
 @record(slots=False)
 class Inputs:
-    """Models, machines, stacks and what files of `routing` say, by the names that questions have,
-    and measured steps that scale predictions; `digests` tells two such sets apart.
+    """Models, machines, stacks and what files of plans and of `routing` say, by the names that
+    questions have, and measured steps that scale predictions; `digests` tells two such sets apart.
 
     `code` is the digest of the packages that predict: workers whose own differs are refused.
     """
@@ -43,6 +44,7 @@ class Inputs:
     digests: tuple[tuple[str, str], ...]
     code: str
     routings: Mapping[str, Any] = field(compare=False, default_factory=dict)
+    plans: Mapping[str, Any] = field(compare=False, default_factory=dict)
     anchors: tuple[Anchor, ...] = ()
     folder: Path = field(compare=False, default=Path())
 
@@ -57,6 +59,7 @@ def inputs_of(study: Study, anchors: tuple[Anchor, ...] = ()) -> Inputs:
     _check_settings(study, {name: machines[each] for name, each in names["machine"].items()})
     stacks = {each: load_stack(each) for each in (EXECUTOR.name, *names["stack"].values())}
     routings = {each: FILE.document(Path(each)) for each in names["routing"].values()}
+    plans = _plans(study)
     digests = [(f"model {n}", _digest(models[e].flat())) for n, e in names["model"].items()]
     digests += [
         (f"machine {n}", _digest(machine_to_dict(machines[e]))) for n, e in names["machine"].items()
@@ -64,6 +67,7 @@ def inputs_of(study: Study, anchors: tuple[Anchor, ...] = ()) -> Inputs:
     of_files = {each: name for name, each in names["stack"].items()}
     digests += [(f"stack {of_files.get(e, e)}", _digest(asdict(s))) for e, s in stacks.items()]
     digests += [(f"routing {n}", _digest(routings[e])) for n, e in names["routing"].items()]
+    digests += [(f"plan {n}", _digest(table)) for n, (_, table) in plans.items()]
     digests += [(f"anchor {each.name}", _digest(asdict(each))) for each in anchors]
     return Inputs(
         models,
@@ -72,6 +76,7 @@ def inputs_of(study: Study, anchors: tuple[Anchor, ...] = ()) -> Inputs:
         tuple(digests),
         code_digest(),
         routings,
+        dict(plans.values()),
         anchors,
         study.folder,
     )
@@ -97,6 +102,13 @@ def _names(study: Study) -> dict[str, dict[str, str]]:
     return {
         key: {name: located(name, study.folder) for name in names} for key, names in named.items()
     }
+
+
+def _plans(study: Study) -> dict[str, tuple[str, Any]]:
+    """For each plan's file that points name its name in their questions, and what it says."""
+    given = dict.fromkeys(str(point["plan"]) for point in study.points() if "plan" in point)
+    paths = {name: located_plan(name, study.folder) for name in given if is_plan_file(name)}
+    return {name: (path, plan_table(path)) for name, path in paths.items()}
 
 
 def _model(name: str, given: Collection[str]) -> GPT:

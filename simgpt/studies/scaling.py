@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from simgpt.question import value
-from simgpt.question_rows import QuestionError
+from simgpt.question_rows import QuestionError, Table
 from topologies.records import record
 
-Point = dict[str, Any]  # of a study: a question's table (`simgpt.question.Table`)
+Point = Table  # of a study: a question
 KINDS = ("weak", "strong")
 KEYS = ("kind", "devices", "ladder", "plan")
 RUNG = ("model", "devices", "batch", "plan")

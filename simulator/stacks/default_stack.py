@@ -1,13 +1,15 @@
 """The stack of a question that names none: what most train with on such devices.
 
 A plan with y or z above 1 is of the 3D algorithm, which simgpt's executor and AxoNN alone run. Of
-the devices, NVIDIA's train with Megatron-Core (more published runs than of any other framework,
-validation/data/published_runs.csv; its arguments default to all-to-all for experts,
-`--moe-token-dispatcher-type` of NVIDIA/Megatron-LM, megatron/training/arguments.py), AMD's from
-MI300 on with Primus (AMD's own distribution of it),
-and Intel's Max with Megatron-DeepSpeed (ALCF's user guide of Aurora). On processors, and on AMD's
-devices before MI300, `simgpt run` trains. A search on the machines of the two papers that simgpt
-follows looks among the plans of the 3D algorithm, as they did.
+the devices, NVIDIA's train with Megatron-Core: more published runs on Hopper and Blackwell are of
+it than of any other framework (validation/data/published_runs.csv; on A100 most are of two studies
+with Megatron-DeepSpeed). Its tokens reach their experts by all-to-alls, which the help of
+`--moe-token-dispatcher-type` recommends with expert parallelism; the argument's own default is
+allgather (NVIDIA/Megatron-LM, megatron/training/arguments.py). AMD's train from MI300 on with
+Primus (AMD's own distribution of it), and Intel's Max with Megatron-DeepSpeed (ALCF's user guide
+of Aurora). On processors, and on AMD's devices before MI300, `simgpt run` trains. A search on the
+machines of the two papers that simgpt follows looks among the plans of the 3D algorithm, as they
+did.
 """
 
 from __future__ import annotations

@@ -22,13 +22,15 @@ from simgpt.api.words import option_words
 from simgpt.cli import COMMANDS, cli
 from simgpt.commands.serve.answers import answered
 from simgpt.commands.serve.asked import asked_of
-from simgpt.question import Question
+from simgpt.question import MACHINE_TABLES, Question
 from simgpt.question_options import fields_asked, fields_unheeded
 from simgpt.question_rows import ROWS, QuestionError
 from simgpt.studies.study import study_of
 from tests.messages import assert_names, names
 from tests.simgpt.face import Said, simgpt
 from topologies.files.printable import toml_text
+from topologies.hardware.interconnect import KINDS
+from topologies.machine import known_keys
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
@@ -411,6 +413,80 @@ def test_a_question_is_the_same_through_words_toml_and_json(given_: dict[str, An
     for way in (of_words, of_toml, of_json, of_study):
         assert way(given_) == question
         assert way(given_).key == question.key
+
+
+TWO_STUDIES = """title = "one plan"
+model = "tiny-1m"
+machine = "frontier"
+devices = 8
+batch = 16
+plan = "p.toml"
+stack = "simgpt"
+"""
+
+
+def test_a_study_reads_its_own_file_of_a_plan(tmp_path: Path) -> None:
+    """Beside another study of the same words, and again when the file has changed."""
+    for name, tp in (("a", 4), ("b", 2)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "study.toml").write_text(TWO_STUDIES, encoding="utf-8")
+        (tmp_path / name / "p.toml").write_text(f'tp = {tp}\ndp = "rest"\n', encoding="utf-8")
+    found = {}
+    for name in "ab":
+        rows = api.sweep(tmp_path / name / "study.toml", output=tmp_path / f"rows-{name}")
+        found[name] = rows.to_dict()["rows"][0]["prediction"]["plan_string"]
+    assert found == {"a": "tp=4,dp=2", "b": "tp=2,dp=4"}
+    (tmp_path / "a" / "p.toml").write_text('tp = 8\ndp = "rest"\n', encoding="utf-8")
+    said = simgpt("sweep", str(tmp_path / "a" / "study.toml"), "-o", str(tmp_path / "rows-a"))
+    assert said.status == 2
+    assert_names(said.sentence, "p.toml")
+
+
+@pytest.mark.parametrize("more", [("predict", "--sweep", "zero=0,1"), ("plan-run",)])
+def test_an_answer_that_began_with_a_file_is_the_whole_question(
+    more: tuple[str, ...], tmp_path: Path
+) -> None:
+    asked = Question.of(**{**SMALL, "stack": "simgpt", "tokens": 1e9, "plan": "tp=2,dp=rest"})
+    begun = tmp_path / "begun.json"
+    begun.write_text(json.dumps(asked.as_json()), encoding="utf-8")
+    run = ("--mtbf", "400d", "--save-time", "60s") if more[0] == "plan-run" else ()
+    words = (more[0], "--question", str(begun), *more[1:], "--batch", "32", *run, "--json")
+    answer = json.loads(simgpt(*words).out)
+    begun.unlink()
+    assert Question.from_json(answer) == asked.changed(batch=32)
+
+
+def test_every_table_of_a_machine_is_set_in_every_interface() -> None:
+    heads = {key.partition(".")[0] for kind in KINDS for key in known_keys(kind)}
+    assert heads - {"name", "description", "variant"} <= {*MACHINE_TABLES}
+    question = Question.of(**BASE, set={"storage.write": "1 TB/s", "run_to_run.step": "2%"})
+    assert Question.from_toml(question.as_toml()) == question
+
+
+def test_an_imported_job_is_a_question(tmp_path: Path) -> None:
+    script = tmp_path / "train.sh"
+    script.write_text(
+        "torchrun pretrain_gpt.py --num-layers 4 --hidden-size 256 --num-attention-heads 4 "
+        "--seq-length 128 --max-position-embeddings 128 --micro-batch-size 1 "
+        "--global-batch-size 16 --vocab-size 512\n",
+        encoding="utf-8",
+    )
+    for machine in (None, "dgx-h100"):
+        job = api.import_job(script, devices=8, machine=machine)
+        assert job.question.machine == (machine or "")
+        assert job.question.devices == 8
+        assert Question.from_json(job.to_dict()) == job.question
+    assert api.predict(job.question).devices == 8
+
+
+@pytest.mark.parametrize("name", ["stack", "routing", "machine", "placement"])
+def test_an_empty_text_is_refused(name: str) -> None:
+    words = Question.of(**SMALL).as_words()
+    assert simgpt("predict", *words).status == 0
+    said = simgpt("predict", *words, *ROWS[name].flags[-1:], "")
+    assert said.status == 2
+    with pytest.raises(api.SimgptError):
+        api.predict(**{**SMALL, name: ""})
 
 
 ASKED = st.fixed_dictionaries(

@@ -1,4 +1,4 @@
-"""Names that may stand for files: of a model, a machine, a stack or a histogram."""
+"""Names that may stand for files: of a model, a machine, a stack, a histogram or a plan."""
 
 from __future__ import annotations
 
@@ -25,3 +25,17 @@ def located(name: str, folder: str | Path) -> str:
     ('runs/mine.toml:no-gdr', 'frontier')
     """
     return str(Path(folder) / name) if file_of(name) else name
+
+
+def is_plan_file(text: str) -> bool:
+    """Whether the text of a plan is the path of its file, in which = and : may stand.
+
+    >>> is_plan_file("runs/dp=8.toml"), is_plan_file("dp=8,recompute=full:7")
+    (True, False)
+    """
+    return text.endswith(FILES)
+
+
+def located_plan(text: str, folder: str | Path) -> str:
+    """The text of a plan, or the path of its file, where a file in that folder gave it."""
+    return str(Path(folder) / text) if is_plan_file(text) else text

@@ -16,13 +16,13 @@ from topologies.shipped import machine_names, variant_names
 from validation.report.answer_files import Reader, ReportError
 
 _FILE = UserFile("file", ReportError)
-ABOUT = ("command", "fp8", "stack_chosen", "files", "folder")  # no fields of a question
-Question = dict[str, Any]  # its fields, as `simgpt/question.py` has them
+ABOUT = ("question", "command", "fp8", "stack_chosen", "files", "folder")  # no fields of a question
+Fields = dict[str, Any]  # its fields, as `simgpt/question.py` has them
 # Of answers that do not say otherwise.
 USUAL = {"placement": "scheduler", "compute": "machine", "stack": "simgpt", "routing": ""}
 
 
-def question_in(document: Mapping[str, Any], origin: str) -> Question:
+def question_in(document: Mapping[str, Any], origin: str) -> Fields:
     """The fields of the question that a prediction's JSON answers, its plan as it was filled in; of
     answers of old, which name the model and the machine alone, those."""
     said = table_in(document, "asked")
@@ -30,7 +30,7 @@ def question_in(document: Mapping[str, Any], origin: str) -> Question:
     model = of.text("model")
     if model.startswith("-"):  # on the command line that a page shows it would be an option
         raise ReportError(f"{origin}: model = {text_shown(model)} should not begin with -")
-    found: Question = {"model": model, "machine": of.text("machine")}
+    found: Fields = {"model": model, "machine": of.text("machine")}
     found |= {key: str(said.get(key) or usual) for key, usual in USUAL.items()}
     found["stack"] = str(said.get("stack") or document.get("stack") or USUAL["stack"])
     found["placement"] = str(table_in(document, "placement").get("policy") or USUAL["placement"])
@@ -41,10 +41,10 @@ def question_in(document: Mapping[str, Any], origin: str) -> Question:
     return found
 
 
-def _of_prediction(of: Reader, *, fp8: bool) -> Question:
+def _of_prediction(of: Reader, *, fp8: bool) -> Fields:
     """What a prediction says of its plan, its devices, its batch and the tokens of a training."""
     plan = without_fp8(of.text("plan_string")) + ",precision=fp8" * fp8
-    found: Question = {"devices": of.whole("devices"), "plan": plan}
+    found: Fields = {"devices": of.whole("devices"), "plan": plan}
     found["batch"] = Reader(of.table("plan"), of.origin).whole("batch")
     if isinstance(of.document.get("training"), dict):
         found["tokens"] = of.within("training").positive("tokens")
@@ -56,19 +56,19 @@ def without_fp8(plan: str) -> str:
     return ",".join(word for word in plan.split(",") if word != "precision=fp8")
 
 
-def is_usual(question: Question) -> bool:
+def is_usual(question: Fields) -> bool:
     """Whether model and machine are ours, as they come."""
     files = any(file_of(str(question[key])) for key in ("model", "machine", "stack", "routing"))
     ours = not (files or "=" in question["model"])
     return ours and not (question["model_set"] or question["set"])
 
 
-def is_fp8(question: Question) -> bool:
+def is_fp8(question: Fields) -> bool:
     """Whether linears are in the 8 bits of the stack's own recipe."""
     return "precision=fp8" in str(question.get("plan", "")).split(",")
 
 
-def changes(question: Question) -> dict[str, Any]:
+def changes(question: Fields) -> dict[str, Any]:
     """What was changed of the machine, and of how its steps are worked out, by key."""
     how = {key: question[key] for key in USUAL if question[key] != USUAL[key]}
     how |= {"precision": "fp8"} if is_fp8(question) else {}

@@ -12,7 +12,7 @@ from simulator.stacks.logged import COUNTS
 from simulator.uncertainty.fitting import DOES_NOT_FIT, FITS, VERDICTS
 from validation.report.answer_files import Reader, ReportError
 from validation.report.provenance import (
-    Question,
+    Fields,
     changes,
     files_in,
     is_fp8,
@@ -55,7 +55,7 @@ class Answer:
     """
 
     origin: str
-    asked: Question
+    asked: Fields
     files: Mapping[str, str]
     model: str
     machine: str
@@ -190,7 +190,7 @@ def _efficiency(scaling: Any, origin: str) -> float | None:
     return Reader(scaling, f"{origin}: scaling").positive("efficiency")
 
 
-def names_of(of: Reader, asked: Question) -> tuple[str, str]:
+def names_of(of: Reader, asked: Fields) -> tuple[str, str]:
     """Model and machine as a page speaks of them: with their file, and what was changed."""
     model = _changed(named(of.text("model"), asked["model"]), asked["model_set"])
     machine = without_usual_variant(named(of.text("machine"), asked["machine"]))

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from validation.jobs.comparison import JobComparison
 
 TERA = 1e12
-# Fields of a question that an anchor may have which is a reference.
-PLAIN = (
+# Fields that the question of a reference may have: the waterfall has no cause for the others.
+SUPPORTED = (
     *("model", "machine", "devices", "batch", "batch_tokens", "plan", "stack", "placement"),
     "tokens",
 )
@@ -72,7 +72,7 @@ def reference_of(text: str, reached: float | None, step: Step) -> Reference:
 
 def _of_anchor(path: Path, reached: float | None) -> Reference:
     anchor = read_anchor(path)
-    if odd := [each for each in anchor.question.given if each not in PLAIN]:
+    if odd := [each for each in anchor.question.given if each not in SUPPORTED]:
         raise NoReferenceError(f"{anchor.name} has {odd[0]}, which a reference does not support")
     step = step_of(anchor.question, Sources(tells=False))
     return Reference(anchor.name, step, reached, anchor.step_s)

@@ -37,7 +37,7 @@ MOST_STEPS = 10**9
 
 
 @click.command("sbatch")
-@asks(without=("compute", "tokens"), unheeded=("compute", "tokens"))
+@asks(without=("compute", "tokens"), unheeded=("tokens",))
 @click.option(
     "--steps", type=click.IntRange(1, MOST_STEPS), default=100, show_default=True, help="To train."
 )
