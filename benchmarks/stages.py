@@ -45,8 +45,8 @@ STAGES: Mapping[str, tuple[str, ...]] = {
         *("simulator/engine/columns.py",),
     ),
     "repetition": (
-        *("workload/repetition.py", "simulator/engine/fewer_layers.py"),
-        *("simulator/engine/whole_program.py", "simulator/engine/steady_state.py"),
+        *("simulator/engine/cut.py", "simulator/engine/whole_program.py"),
+        "simulator/engine/steady_state.py",
     ),
     "network": (
         *("simulator/ranks", "topologies/collectives", "topologies/network"),

@@ -159,7 +159,9 @@ class Buffer:
     model that is updated with it; a micro-batch's inputs have their `micro_batch`. Where data
     decides how many rows there are, `rows_of` names the buffer whose sum that is, and the shape has
     the number that is expected. With (n, more) in `rows_in` there is a first index for each n whole
-    rows, and so many more: room for the last blocks of experts, which rows do not fill.
+    rows, and so many more: room for the last blocks of experts, which rows do not fill. Where a few
+    layers stand for all (`workload/lowering/few_layers.py`), it does so for `count` layers' such
+    buffers.
     """
 
     name: str
@@ -173,6 +175,7 @@ class Buffer:
     micro_batch: int = NONE
     rows_of: str = ""
     rows_in: tuple[int, int] = (1, 0)
+    count: int = 1
 
     @property
     def elements(self) -> int:

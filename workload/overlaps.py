@@ -44,8 +44,8 @@ class Overlap:
     pass, which that of chunks puts together. `works` are the works of slots in which it moves any
     op, and with `last` it does so in the last micro-batch alone. `purposes` are those of the
     collectives that it gives a stream of their own; `matters` says, for sizes, whether there are
-    any. A collective that it moves may end in a later layer if it is `across`. One that is not
-    `usual` is switched on by name alone, and not searched.
+    any. What it moves is in flight over no more than `reach` layers. One that is not `usual` is
+    switched on by name alone, and not searched.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Overlap:
     purposes: tuple[str, ...] = ()
     works: tuple[str, ...] = WORKS
     last: bool = False
-    across: bool = False
+    reach: int = 1
     usual: bool = True
 
 
@@ -80,7 +80,6 @@ OAR = Overlap(
     matters=lambda sizes: (sizes["tp"] > 1) | (sizes["y"] > 1),
     purposes=(INPUT_GRAD_REDUCE, SOURCE_GATHER),
     works=(BACKWARD, WEIGHT),
-    across=True,
 )
 ORS = Overlap(
     name="ors",
@@ -90,7 +89,7 @@ ORS = Overlap(
     matters=lambda sizes: (sizes["z"] > 1) | _shards(sizes, 2),
     purposes=(GRAD_SCATTER,),
     works=(BACKWARD, WEIGHT),
-    across=True,
+    reach=2,
 )
 OAG = Overlap(
     name="oag",
@@ -99,7 +98,6 @@ OAG = Overlap(
     scope=SLOT,
     matters=lambda sizes: (sizes["z"] > 1) | _shards(sizes, 3),
     purposes=(WEIGHT_GATHER,),
-    across=True,
 )
 SHARED = Overlap(
     name="shared",
@@ -122,7 +120,7 @@ WGRAD = Overlap(
     words="gradients of weights put off until the next all-to-all of the backward pass",
     source="Megatron-Core, delay_wgrad_compute: model_chunk_schedule_plan.py",
     scope=HALVES,
-    across=True,
+    reach=2,
     usual=False,
     matters=lambda sizes: sizes["ep"] > 1,
 )

@@ -74,12 +74,13 @@ def _timed(graph: StreamGraph, times: tuple[Ticks, Ticks], copies: Counts) -> It
     wanted = [number for number, key in enumerate(keys) if key in BUSY]
     at = graph.compute_ops[np.isin(key_of[graph.compute_ops], wanted)]
     start, end = times
-    ticks = np.zeros(len(graph.written), dtype=np.int64)
+    ops = graph.columns.ops
+    ticks = np.zeros(len(ops), dtype=np.int64)
     counts = np.zeros_like(ticks)
-    np.add.at(ticks, graph.base[at], (end[at] - start[at]) * copies[at])
-    np.add.at(counts, graph.base[at], copies[at])
+    np.add.at(ticks, graph.source[at], (end[at] - start[at]) * copies[at])
+    np.add.at(counts, graph.source[at], copies[at])
     for place in np.flatnonzero(ticks).tolist():
-        yield OpTime(graph.written[place], int(counts[place]), int(ticks[place]))
+        yield OpTime(ops[place], int(counts[place]), int(ticks[place]))
 
 
 def _of_stage(run: PipelineRun) -> ComputeOps:
@@ -88,7 +89,7 @@ def _of_stage(run: PipelineRun) -> ComputeOps:
     sums of gradients."""
     stage = busiest_stage(run.schedule)
     ends, last = run.ends, run.ends.latest_of(stage)
-    once = np.ones(len(ends.tasks[last].graph.base), dtype=np.int64)
+    once = np.ones(len(ends.tasks[last].graph.places), dtype=np.int64)
     found = list(_of_task(run, ends.tasks[last], ends.times[last], once))
     own = run.slots[stage]
     counts = own.counts
@@ -97,7 +98,7 @@ def _of_stage(run: PipelineRun) -> ComputeOps:
         tasks = run.tasks(stage, part, carry_ins)
         simulated = run.simulated(tasks)
         slowest, _ = slowest_of(tasks, simulated)
-        copies = np.full(len(part.graph.base), count, dtype=np.int64)
+        copies = np.full(len(part.graph.places), count, dtype=np.int64)
         found += _of_task(run, tasks[slowest], simulated[slowest], copies)
     return ComputeOps(stage, found)
 

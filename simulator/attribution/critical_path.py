@@ -156,7 +156,7 @@ class TaskWalk:
     def _previous(self, graph: StreamGraph) -> list[int]:
         """By op of a graph the one before it on its stream, NONE of the first."""
         if graph not in self._known_previous:
-            previous = np.full(len(graph.base), NONE, dtype=np.int64)
+            previous = np.full(len(graph.places), NONE, dtype=np.int64)
             for stream in graph.streams:
                 previous[stream[1:]] = stream[:-1]
             self._known_previous[graph] = previous.tolist()

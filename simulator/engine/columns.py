@@ -12,22 +12,27 @@ Cost: a microsecond or two for each op, in Python; all that follows is a few nan
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, pairwise
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from simulator.engine.core import core
+from simulator.engine.interference import FENCE
 from topologies.records import record
 from workload.dataflow import retired_at, waits
-from workload.op import COMPUTE, NONE, ROLES, STEP, Block, Op
-from workload.sizes.arrays import Bytes, Indices
+from workload.naming import op_name
+from workload.op import COMPUTE, NONE, ROLES, STEP, Block, Buffer, Op, layer_part
+from workload.pipeline.schedule import Slot
+from workload.sizes.arrays import Bytes, Flags, Indices
 from workload.structure import Structure, memoized_on
 
-NAMES = "parameters"  # the attribute that says whose operands an op has, and nothing of its time
+# Attributes that say whose operands an op has, and nothing of its time.
+NAMES = ("parameters", "place", "shares")
 
 
 class Lists(NamedTuple):
@@ -53,6 +58,11 @@ class Lists(NamedTuple):
         offsets = np.concatenate([[0], np.cumsum(counts)])
         at = np.arange(offsets[-1]) + np.repeat(first - offsets[:-1], counts)
         return Lists(offsets, self.places[at])
+
+    @property
+    def owners(self) -> Indices:
+        """For each place the number of its list."""
+        return np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
 
     @property
     def lists(self) -> list[tuple[int, ...]]:
@@ -98,12 +108,6 @@ class Sorts:
             numbers.append(number)
         return cls(distinct, np.array(numbers, dtype=np.int64))
 
-    def with_others(self, others: Mapping[int, Op]) -> Sorts:
-        """The sorts with other ops in some places, each of a sort of its own."""
-        of_op = self.of_op.copy()
-        of_op[list(others)] = len(self.ops) + np.arange(len(others))
-        return Sorts([*self.ops, *others.values()], of_op)
-
     def numbers(self, number: Callable[[Op], int]) -> Indices:
         """A number for each sort."""
         return np.array([number(op) for op in self.ops], dtype=np.int64)
@@ -118,6 +122,22 @@ class Sorts:
         """The number of each sort's stream."""
         number = {stream: at for at, stream in enumerate(self.streams)}
         return self.numbers(lambda op: number[op.stream])
+
+    @cached_property
+    def is_message(self) -> Flags:
+        """Which sorts are of messages."""
+        return np.array([op.is_message for op in self.ops], dtype=np.bool_)
+
+    @cached_property
+    def is_fence(self) -> Flags:
+        """Which sorts are of fences."""
+        return np.array([op.kind == FENCE for op in self.ops], dtype=np.bool_)
+
+    @cached_property
+    def same_but_layer(self) -> Indices:
+        """A number for each sort, equal where ops differ in micro-batch, layer and sizes alone."""
+        known: dict[object, int] = {}
+        return self.numbers(lambda op: known.setdefault(_but_for_layer(op), len(known)))
 
     @cached_property
     def collectives(self) -> tuple[list[Op], Indices]:
@@ -157,7 +177,12 @@ def _are_alike(one: Op, other: Op) -> bool:
 
 
 def _but_for_names(op: Op) -> dict[str, Any]:
-    return {key: value for key, value in op.attributes.items() if key != NAMES}
+    return {key: value for key, value in op.attributes.items() if key not in NAMES}
+
+
+def _but_for_layer(op: Op) -> object:
+    _, part, again, label = op.identity
+    return part.kind, again, label, op.kind, op.stream, op.axes, op.block.work
 
 
 def _key(op: Op) -> tuple[object, ...]:
@@ -167,49 +192,124 @@ def _key(op: Op) -> tuple[object, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """Ops by number: their sorts, the buffers that they read and write, their blocks, by the places
-    of these in `blocks`, and the slots of blocks (a micro-batch and a work). `block` is NONE for
-    what closes the step."""
+    """Ops and buffers by number.
+
+    Of the `ops` that are lowered and the `buffers` each may stand for several, as layers repeat
+    (`cut.py`): `source` says for every op which it is, `buffer` the same of every buffer. `layer`
+    and `micro_batch` are those that an op works for, `buffer_layers` those of buffers, NONE where
+    there is none; `reads` and `writes` have buffers. Blocks are numbered, NONE is that of what
+    closes the step; `block_kinds` are equal for those that differ in their layer alone, which
+    `block_layers` has. `slot` is a number for each micro-batch and work; `of_slot` says for ops of
+    a slot of the schedule which of `slots` it is, NONE for messages and for what closes the step.
+    """
 
     ops: Sequence[Op]
+    buffers: Sequence[Buffer]
     sorts: Sorts
+    source: Indices
+    layer: Indices
+    micro_batch: Indices
     reads: Lists
     writes: Lists
-    buffers: int
-    blocks: Sequence[Block]
+    buffer: Indices
+    buffer_layers: Indices
     block: Indices
+    block_kinds: Indices
+    block_layers: Indices
     slot: Indices
+    slots: Sequence[Slot]
+    of_slot: Indices
 
-    def with_others(self, others: Mapping[int, Op]) -> Columns:
-        """The columns with ops of other sizes in some places."""
-        ops = list(self.ops)
-        for at, op in others.items():
-            ops[at] = op
-        sorts = self.sorts.with_others(others)
-        about = self.reads, self.writes, self.buffers, self.blocks, self.block, self.slot
-        return Columns(ops, sorts, *about)
+    @property
+    def count(self) -> int:
+        """How many ops there are."""
+        return len(self.source)
+
+    @cached_property
+    def sort(self) -> Indices:
+        """The sort of each op."""
+        return self.sorts.of_op[self.source]
+
+    @cached_property
+    def stream(self) -> Indices:
+        """The number of each op's stream, 0 for that of compute."""
+        return self.sorts.stream[self.sort]
+
+    @cached_property
+    def same_but_layer(self) -> Indices:
+        """A number for each op, equal for those that differ in micro-batch and layer alone."""
+        return self.sorts.same_but_layer[self.sort]
+
+    @cached_property
+    def lasting(self) -> Flags:
+        """Which buffers are there before and after the step."""
+        each = np.array([own.persistent for own in self.buffers], dtype=np.bool_)
+        return each[self.buffer]
+
+    @cached_property
+    def first_written(self) -> tuple[Indices, Indices]:
+        """By buffer the op that first writes it, NONE if there is none, and its place among what
+        that writes."""
+        owner = self.writes.owners[::-1]
+        found, place = (np.full(len(self.buffer), NONE, dtype=np.int64) for _ in range(2))
+        found[self.writes.places[::-1]] = owner
+        place[self.writes.places[::-1]] = np.arange(len(owner))[::-1] - self.writes.offsets[owner]
+        return found, place
 
     @cached_property
     def flow(self) -> Flow:
         """What all ops wait for, and the lives of all buffers."""
-        return self._flow(self.ops, self.sorts.of_op, self.reads, self.writes)
+        return self._flow(self.source, self.reads, self.writes)
 
     def waits_among(self, places: Indices) -> Lists:
         """What some of the ops wait for among themselves."""
-        ops = self.ops if core is not None else [self.ops[at] for at in places.tolist()]
         operands = self.reads.of_some(places), self.writes.of_some(places)
-        return self._flow(ops, self.sorts.of_op[places], *operands).waits
+        return self._flow(self.source[places], *operands).waits
 
-    def _flow(self, ops: Sequence[Op], sort: Indices, reads: Lists, writes: Lists) -> Flow:
+    def _flow(self, source: Indices, reads: Lists, writes: Lists) -> Flow:
         if core is None:
-            return flow_of(ops, reads, writes, self.buffers)
-        stream, count = self.sorts.stream[sort], len(sort)
+            ops = [self.ops[at] for at in source.tolist()]
+            return flow_of(ops, reads, writes, len(self.buffer))
+        stream, count = self.sorts.stream[self.sorts.of_op[source]], len(source)
         offsets = np.zeros(count + 1, dtype=np.int64)
         places = np.empty(count * len(self.sorts.streams), dtype=np.int64)
-        born, gone = (np.full(self.buffers, NONE, dtype=np.int64) for _ in range(2))
+        born, gone = (np.full(len(self.buffer), NONE, dtype=np.int64) for _ in range(2))
         operands = *reads, *writes
         total = core.flow(len(self.sorts.streams), stream, *operands, offsets, places, born, gone)
         return Flow(Lists(offsets, places[:total].copy()), born, gone)
+
+    @cached_property
+    def lives(self) -> Lives:
+        """The lives of transient buffers."""
+        role = np.array([ROLES.index(own.role) for own in self.buffers], dtype=np.int64)
+        found = []
+        for op in (self.flow.born, self.flow.gone):
+            (number,) = np.nonzero((op != NONE) & ~self.lasting)
+            found.append((op[number], role[self.buffer[number]], self.buffer[number]))
+        return Lives(found[0], found[1], self.count)
+
+    def persistent(self, nbytes: Sequence[int]) -> Bytes:
+        """Bytes by role, (roles,), that are there all the time, given the sizes of `buffers`."""
+        level = np.zeros(len(ROLES), dtype=np.int64)
+        for own, each in zip(self.buffers, nbytes, strict=True):
+            if own.persistent:
+                level[ROLES.index(own.role)] += own.count * each
+        return level
+
+    def inputs(self, nbytes: Sequence[int]) -> Bytes:
+        """Bytes by role, (roles,), that are there all the time for each micro-batch: its tokens."""
+        level = np.zeros(len(ROLES), dtype=np.int64)
+        for own, each in zip(self.buffers, nbytes, strict=True):
+            if own.persistent and own.micro_batch == 0:
+                level[ROLES.index(own.role)] += each
+        return level
+
+    def name(self, at: int, later: int = 0) -> str:
+        """The name of an op, or of the same so many micro-batches later."""
+        op, m, layer = self.ops[self.source[at]], int(self.micro_batch[at]), int(self.layer[at])
+        part = layer_part(layer) if layer >= 0 else op.part
+        number = m + later if m >= 0 else NONE
+        return op_name(number, part, op.label, recomputed=op.identity[2])
 
 
 def flow_of(ops: Sequence[Op], reads: Lists, writes: Lists, buffers: int) -> Flow:
@@ -229,26 +329,51 @@ def flow_of(ops: Sequence[Op], reads: Lists, writes: Lists, buffers: int) -> Flo
 @memoized_on
 def columns_of(outline: Structure) -> Columns:
     """The columns of a program."""
-    return make_columns(outline.ops, outline.buffers)
+    return make_columns(outline.ops, outline.buffers, outline.slot_of)
 
 
-def make_columns(ops: Sequence[Op], buffers: Mapping[str, object]) -> Columns:
-    """The columns of some ops on these buffers."""
+def make_columns(
+    ops: Sequence[Op],
+    buffers: Mapping[str, Buffer],
+    slot_of: Mapping[Block, Slot] = MappingProxyType({}),
+) -> Columns:
+    """The columns of some ops on these buffers, whose blocks are of these slots."""
     number = {name: at for at, name in enumerate(buffers)}
     reads, writes = ([getattr(op, way) for op in ops] for way in ("reads", "writes"))
     block, blocks = _blocks(ops)
     slots: dict[tuple[int, str], int] = {}
     each = [slots.setdefault((own.micro_batch, own.work), len(slots)) for own in blocks]
-    return Columns(
+    alike = [own._replace(part=own.part._replace(layer=NONE)) for own in blocks]
+    kinds: dict[Block, int] = {}
+    number_of = {slot: at for at, slot in enumerate(dict.fromkeys(slot_of.values()))}
+    of_block = (slot_of.get(own) for own in blocks)
+    of_slot = np.array([NONE if slot is None else number_of[slot] for slot in of_block])[block]
+    sorts = Sorts.of(ops)
+    apart = np.array([own.chunk != NONE for own in blocks])[block]
+    between = sorts.is_message[sorts.of_op] | (sorts.is_fence[sorts.of_op] & apart)
+    found = Columns(
         ops,
-        Sorts.of(ops),
-        _operands(reads, number),
-        _operands(writes, number),
-        len(number),
-        blocks,
-        np.where([own == STEP for own in blocks], NONE, np.arange(len(blocks)))[block],
-        np.array(each, dtype=np.int64)[block],
+        list(buffers.values()),
+        sorts,
+        source=np.arange(len(ops), dtype=np.int64),
+        layer=np.array([op.part.layer for op in ops], dtype=np.int64),
+        micro_batch=np.array([op.micro_batch for op in ops], dtype=np.int64),
+        reads=_operands(reads, number),
+        writes=_operands(writes, number),
+        buffer=np.arange(len(number), dtype=np.int64),
+        buffer_layers=np.array([own.part.layer for own in buffers.values()], dtype=np.int64),
+        block=np.where([own == STEP for own in blocks], NONE, np.arange(len(blocks)))[block],
+        block_kinds=np.array([kinds.setdefault(own, len(kinds)) for own in alike], dtype=np.int64),
+        block_layers=np.array([own.part.layer for own in blocks], dtype=np.int64),
+        slot=np.array(each, dtype=np.int64)[block],
+        slots=list(number_of),
+        of_slot=np.where(between, NONE, of_slot),  # `is_between_slots`
     )
+    born, _ = found.first_written
+    own = (found.buffer_layers == NONE) & (born != NONE) & ~found.lasting
+    layers = found.buffer_layers.copy()
+    layers[own] = found.layer[born[own]]
+    return replace(found, buffer_layers=layers)
 
 
 def _operands(names: Sequence[Sequence[str]], number: Mapping[str, int]) -> Lists:
@@ -288,21 +413,3 @@ class Lives:
             np.add.at(changes, (role, op), sizes[buffer])
             found.append(changes)
         return found[0], found[1]
-
-
-@memoized_on
-def lives_of(outline: Structure) -> Lives:
-    """The lives of a program's transient buffers."""
-    flow = columns_of(outline).flow
-    lasting = np.array([buffer.persistent for buffer in outline.buffers.values()], dtype=np.bool_)
-    role = np.array([ROLES.index(buffer.role) for buffer in outline.buffers.values()])
-    found = []
-    for op in (flow.born, flow.gone):
-        (buffer,) = np.nonzero((op != NONE) & ~lasting)
-        found.append((op[buffer], role[buffer], buffer))
-    return Lives(found[0], found[1], len(outline.ops))
-
-
-def changes_of(outline: Structure, nbytes: Sequence[int]) -> tuple[Bytes, Bytes]:
-    """As `Lives.changes`."""
-    return lives_of(outline).changes(nbytes)

@@ -64,7 +64,7 @@ class _Meetings:
     def of(self, task: RankTask) -> Indices:
         """The rendezvous of each of a task's ops, NONE where it meets no other class."""
         graph, network = task.graph, self._network
-        found = np.full(len(graph.base), NONE, dtype=np.int64)
+        found = np.full(len(graph.places), NONE, dtype=np.int64)
         own = [network.class_groups[group].of_class[task.number] for group in graph.groups]
         alone = [
             self._rows_of(group)[at, 0] == 1 for group, at in zip(graph.groups, own, strict=True)

@@ -191,7 +191,7 @@ class Prices:
 def as_issued(graph: StreamGraph, alone: Ticks, each: Ticks) -> Ticks:
     """Ticks of ops as a host allows that takes so many ticks to issue each."""
     if engine_name() == SIMPY:
-        copies = graph.shift.tolist()
+        copies = graph.issued_blocks.tolist()
         return _ticks(launch_bound(graph.ops, alone.tolist(), each.tolist(), copies))
     result = alone.copy()
     core.issue(graph.issued_blocks, graph.issuing, alone, each, result)

@@ -31,9 +31,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from simulator.engine.columns import Columns
 from topologies.records import record
 from workload.op import NONE
-from workload.repetition import OpTable
 from workload.sizes.arrays import Flags, Indices, Ticks
 
 UNITS = 3  # in a row, that are alike
@@ -65,26 +65,27 @@ class Unit:
         return slice(self.stop - self.length, self.stop)
 
 
-def recurring_unit(ops: OpTable) -> Unit | None:
+def recurring_unit(ops: Columns) -> Unit | None:
     """The ops that recur in the middle of a program; none if there are too few micro-batches."""
     middle = int(ops.micro_batch.max(initial=NONE)) // 2
     (here,) = np.nonzero(ops.micro_batch == middle)
     if not len(here):
         return None
     at = int(here[0])
-    alike = (ops.kind == ops.kind[at]) & (ops.layer == ops.layer[at])
+    kind = ops.same_but_layer
+    alike = (kind == kind[at]) & (ops.layer == ops.layer[at])
     (there,) = np.nonzero(alike & (ops.micro_batch == middle + 1))
     if len(there) != 1:
         return None
     length = int(there[0]) - at
     first = at - length
     unit = Unit(first, length)
-    if first < 0 or unit.last > len(ops.kind) or not _is_whole(ops, unit, middle):
+    if first < 0 or unit.last > ops.count or not _is_whole(ops, unit, middle):
         return None
     return unit if _recurs(ops, unit) else None
 
 
-def _is_whole(ops: OpTable, unit: Unit, micro_batch: int) -> bool:
+def _is_whole(ops: Columns, unit: Unit, micro_batch: int) -> bool:
     """Whether a unit has as many ops as a micro-batch has in all: where all forward passes come
     before all backward passes, each is a unit of its own, and there is no such."""
     return bool(
@@ -92,21 +93,22 @@ def _is_whole(ops: OpTable, unit: Unit, micro_batch: int) -> bool:
     )
 
 
-def _recurs(ops: OpTable, unit: Unit) -> bool:
+def _recurs(ops: Columns, unit: Unit) -> bool:
     """Whether each op of the second and third unit is what it is in the unit before, but for its
     micro-batch, and waits for the same ops: those of a unit later, or the same ones."""
     before = np.arange(unit.first, unit.first + (UNITS - 1) * unit.length)
     after = before + unit.length
-    if not all((each[before] == each[after]).all() for each in (ops.kind, ops.layer)):
+    if not all((each[before] == each[after]).all() for each in (ops.same_but_layer, ops.layer)):
         return False
     later = ops.micro_batch[after] - ops.micro_batch[before]
     if not (later == (ops.micro_batch[before] != NONE)).all():
         return False
-    counts = np.diff(ops.wait_offsets)
+    offsets, waits = ops.flow.waits
+    counts = np.diff(offsets)
     if not (counts[before] == counts[after]).all():
         return False
-    bounds = ops.wait_offsets[[before[0], before[-1] + 1, after[0], after[-1] + 1]].tolist()
-    one, other = ops.waits[bounds[0] : bounds[1]], ops.waits[bounds[2] : bounds[3]]
+    bounds = offsets[[before[0], before[-1] + 1, after[0], after[-1] + 1]].tolist()
+    one, other = waits[bounds[0] : bounds[1]], waits[bounds[2] : bounds[3]]
     return bool(((other == one) | (other == one + unit.length)).all())
 
 
@@ -119,11 +121,11 @@ class Followed:
     earlier: Indices
 
 
-def followed(ops: OpTable, streams: list[list[int]]) -> Followed:
+def followed(ops: Columns) -> Followed:
     """What each op follows."""
-    own = [np.array(each, dtype=np.int64) for each in streams]
-    op = [np.repeat(np.arange(len(ops.kind)), np.diff(ops.wait_offsets)), *(s[1:] for s in own)]
-    earlier = np.concatenate([ops.waits, *(s[:-1] for s in own)])
+    own = [np.flatnonzero(ops.stream == number) for number in np.unique(ops.stream)]
+    op = [ops.flow.waits.owners, *(s[1:] for s in own)]
+    earlier = np.concatenate([ops.flow.waits.places, *(s[:-1] for s in own)])
     order = np.argsort(np.concatenate(op), kind="stable")
     return Followed(np.concatenate(op)[order], earlier[order])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -28,27 +28,27 @@ IS_ISSUED, IS_AWAITED, COMMUNICATES = 1, 2, 4  # and of `issuing`
 class StreamGraph:
     """Ops, and the ops of other streams that each of them waits for.
 
-    Of the ops that are written, those of `columns`, each may stand for several: `base` says for
-    every op which it is, `shift` how many layers further on. `awaited` are what each op waits for.
-    Where ops are copies, others that issue the same know them `by_place`.
+    They are those of `columns` at some `places`; `awaited` are what each op waits for.
     """
 
     columns: Columns
-    base: Indices
-    shift: Indices
+    places: Indices
     awaited: Lists
-    by_place: bool = False
     _known: dict[tuple[str, ...], Interference] = field(default_factory=dict, repr=False)
 
-    @property
-    def written(self) -> Sequence[Op]:
-        """The ops that are written."""
-        return self.columns.ops
+    @cached_property
+    def source(self) -> Indices:
+        """Which of the ops that are lowered each is, or stands for it."""
+        return self.columns.source[self.places]
 
     @cached_property
     def ops(self) -> list[Op]:
-        """All ops, of which copies have the names of what they are copies of."""
-        return [self.written[at] for at in self.base.tolist()]
+        """All ops, those that stand for others with their own names."""
+        return [self.columns.ops[at] for at in self.source.tolist()]
+
+    def op(self, index: int) -> Op:
+        """One of the ops."""
+        return self.columns.ops[int(self.source[index])]
 
     @cached_property
     def waits(self) -> list[Waits]:
@@ -58,14 +58,14 @@ class StreamGraph:
     @cached_property
     def sort(self) -> Indices:
         """The sort of each op."""
-        return self.columns.sorts.of_op[self.base]
+        return self.columns.sort[self.places]
 
     def key(self, numbers: Indices) -> tuple[bytes, ...]:
         """Equal for graphs that behave alike on the same ranks, whosever they are: `numbers` has a
         number for each sort, equal for equal sorts."""
         columns = self.columns
-        about = numbers[self.sort], *self.awaited, self.shift
-        runs = (_runs(each[self.base]) for each in (columns.block, columns.slot))
+        about = numbers[self.sort], *self.awaited
+        runs = (_runs(each[self.places]) for each in (columns.block, columns.slot))
         return tuple(each.tobytes() for each in (*about, *runs))
 
     @cached_property
@@ -166,11 +166,12 @@ class StreamGraph:
 
     def meeting(self, index: int) -> Hashable:
         """What members of its group know a collective or message by: a message by its tag, a
-        collective by its name or, where names are those of copies, by its place."""
-        op = self.written[int(self.base[index])]
+        collective by its place among these ops, which all of a stage issue, or by its name where it
+        meets other stages."""
+        op = self.op(index)
         if op.is_message:
             return op.attributes["tag"]
-        return index if self.by_place else op.name
+        return index if _meets_within(op) else op.name
 
     @cached_property
     def can_overlap(self) -> bool:
@@ -179,10 +180,9 @@ class StreamGraph:
 
     @cached_property
     def issued_blocks(self) -> Indices:
-        """By op the number of the block that the host issues it in, NONE for what closes the step;
-        blocks of other copies are others."""
-        block, shift = self.columns.block[self.base], self.shift - self.shift.min(initial=0)
-        return np.where(block == NONE, NONE, block * (1 + shift.max(initial=0)) + shift)
+        """By op the number of the block that the host issues it in, NONE for what closes the
+        step."""
+        return self.columns.block[self.places]
 
     @cached_property
     def issuing(self) -> Indices:
@@ -220,7 +220,7 @@ class StreamGraph:
         known = dict.fromkeys([*streams, *carry_in])
         number = {stream: at for at, stream in enumerate(known)}
         carrying = np.array([number[stream] for stream in carry_in], dtype=np.int64)
-        slot = self.columns.slot[self.base]
+        slot = self.columns.slot[self.places]
         found = core.windows(len(number), self.stream, self._beside, slot, *self.awaited, carrying)
         names = list(number)
         beside, unmatched = (
@@ -257,12 +257,15 @@ def _time_key(op: Op) -> str:
 def graph_of(outline: Structure) -> StreamGraph:
     """All ops of a program."""
     columns = columns_of(outline)
-    every = np.arange(len(outline.ops), dtype=np.int64)
-    return StreamGraph(columns, every, np.zeros_like(every), columns.flow.waits)
+    return graph_of_all(columns)
 
 
-@memoized_on
-def graph_among(outline: Structure, places: tuple[int, ...]) -> StreamGraph:
-    """Some ops of a program by themselves, with what they wait for among themselves."""
-    columns, some = columns_of(outline), np.array(places, dtype=np.int64)
-    return StreamGraph(columns, some, np.zeros_like(some), columns.waits_among(some))
+def graph_of_all(columns: Columns) -> StreamGraph:
+    """All ops of some columns."""
+    every = np.arange(columns.count, dtype=np.int64)
+    return StreamGraph(columns, every, columns.flow.waits)
+
+
+def graph_among(columns: Columns, places: Indices) -> StreamGraph:
+    """Some ops by themselves, with what they wait for among themselves."""
+    return StreamGraph(columns, places, columns.waits_among(places))

@@ -54,7 +54,7 @@ class RankTask:
 
     def op(self, index: int) -> Op:
         """One of the ops of its graph."""
-        return self.graph.written[int(self.graph.base[index])]
+        return self.graph.op(index)
 
 
 @dataclass(slots=True)

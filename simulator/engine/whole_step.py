@@ -21,11 +21,7 @@ from simulator.engine.known_steps import known_step
 from simulator.engine.simulate import Prices, host_waits, times_of
 from simulator.engine.steady_state import periods
 from simulator.engine.streams import RankTask
-from simulator.engine.whole_program import (
-    WholeProgram,
-    kept_whole_program,
-    pairs_of_layers,
-)
+from simulator.engine.whole_program import WholeProgram, whole_program
 from simulator.ranks.classes import Fabric, InFlight, RankClasses, classes_of, until_consistent
 from simulator.result import StepResult
 from topologies.records import record
@@ -62,8 +58,7 @@ def simulate_step(
 
         if forms:
             return simulated()
-        few = whole.program.plan.micro_batches
-        program = gpt, plan, behaviour, fold, few
+        program = gpt, plan, behaviour, fold, whole.micro_batches
         return known_step(program, prices, [whole.columns.sorts], simulated)
 
     return _until_they_recur((gpt, plan, forms, behaviour, fold), costs, fabric, result)
@@ -97,7 +92,7 @@ def _until_they_recur(
     gpt, plan, forms, behaviour, fold = asked
     count = MICRO_BATCHES if fold else plan.micro_batches
     while True:
-        whole = whole_program(gpt, plan, count, fold=fold, forms=forms, behaviour=behaviour)
+        whole = step_program(gpt, plan, count, fold=fold, forms=forms, behaviour=behaviour)
         answer = until_consistent(
             partial(_classes, whole.program, fabric),
             lambda network: simulated(whole, Prices(costs, network)),  # noqa: B023
@@ -136,7 +131,7 @@ class TimedStep:
 def _more(whole: WholeProgram, micro_batches: int) -> int:
     """How many micro-batches to simulate next: 5, 8, 12, 19 and so on, or all where nothing
     recurs."""
-    count = whole.program.plan.micro_batches
+    count = whole.micro_batches
     recurs = whole.unit is not None or count == MICRO_BATCHES
     more = min(8 * count // 5, micro_batches) if recurs else micro_batches
     ops = len(whole.program.ops) * more // count
@@ -152,13 +147,13 @@ def _more(whole: WholeProgram, micro_batches: int) -> int:
 def step_bytes(gpt: GPT, plan: Plan, behaviour: StackBehaviour = PLAIN_BEHAVIOUR) -> int:
     """What a device of a plan without a pipeline has in memory at most, to the byte, before
     anything is known of its time."""
-    few = whole_program(gpt, plan, min(MICRO_BATCHES, plan.micro_batches), behaviour=behaviour)
-    while few.unit is None and few.program.plan.micro_batches < plan.micro_batches:
-        few = whole_program(gpt, plan, _more(few, plan.micro_batches), behaviour=behaviour)
-    return few.peak(plan.micro_batches - few.program.plan.micro_batches).total_bytes
+    few = step_program(gpt, plan, min(MICRO_BATCHES, plan.micro_batches), behaviour=behaviour)
+    while few.unit is None and few.micro_batches < plan.micro_batches:
+        few = step_program(gpt, plan, _more(few, plan.micro_batches), behaviour=behaviour)
+    return few.peak(plan.micro_batches - few.micro_batches).total_bytes
 
 
-def whole_program(
+def step_program(
     gpt: GPT,
     plan: Plan,
     micro_batches: int = MICRO_BATCHES,
@@ -169,13 +164,12 @@ def whole_program(
 ) -> WholeProgram:
     """All layers of a plan without a pipeline, with so many of its micro-batches."""
     few = plan.with_micro_batches(min(micro_batches, plan.micro_batches))
-    folds = fold and not behaviour.held.updates_in_groups(gpt, plan)
-    return kept_whole_program(gpt, few, forms, behaviour, fold=folds)
+    return whole_program(gpt, few, forms, behaviour, fold=fold)
 
 
 def _timed(whole: WholeProgram, micro_batches: int, prices: Prices) -> TimedStep | None:
     """The step; None if it is not known how the micro-batches that were left out repeat."""
-    omitted, network = micro_batches - whole.program.plan.micro_batches, prices.network
+    omitted, network = micro_batches - whole.micro_batches, prices.network
     tasks = [RankTask(number, whole.graph) for number in range(len(network.ranks))]
     start, end = times_of(tasks, prices)
     delay = np.zeros((len(tasks), 1), dtype=np.int64)
@@ -209,7 +203,7 @@ def _result(timed: TimedStep) -> StepResult:
 def _begun_later(tasks: Sequence[RankTask], delay: Ticks) -> list[RankTask]:
     late = []
     for task, (ticks,) in zip(tasks, delay, strict=True):
-        floors = np.zeros(len(task.graph.base), dtype=np.int64)
+        floors = np.zeros(len(task.graph.places), dtype=np.int64)
         floors[[stream[0] for stream in task.graph.streams]] = ticks
         late.append(replace(task, floors=floors))
     return late
@@ -218,9 +212,7 @@ def _begun_later(tasks: Sequence[RankTask], delay: Ticks) -> list[RankTask]:
 def _periods(whole: WholeProgram, start: Ticks, end: Ticks) -> Ticks | None:
     if whole.unit is None:
         return None
-    outline, repeats = whole.program.outline, whole.repeats
-    pairs, collectives = pairs_of_layers(outline, repeats), whole.graph.collectives
-    return periods(whole.unit, pairs, collectives, start, end)
+    return periods(whole.unit, whole.followed, whole.graph.collectives, start, end)
 
 
 def _step(
@@ -251,12 +243,10 @@ def _step(
         model_flops=model,
         hardware_flops=model + further,
         rank_classes=rank_classes,
-        micro_batches=whole.program.plan.micro_batches,
+        micro_batches=whole.micro_batches,
     )
 
 
 def _resident_bytes(whole: WholeProgram) -> int:
     """What a device has in memory all the time, tokens left out."""
-    program = whole.program
-    inputs = program.plan.micro_batches * program.outline.inputs(program.nbytes)
-    return use_of(whole.persistent - inputs, "").total_bytes
+    return use_of(whole.persistent - whole.micro_batches * whole.inputs, "").total_bytes

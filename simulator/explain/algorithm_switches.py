@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from simulator.engine.whole_step import whole_program
+from simulator.engine.whole_step import step_program
 from simulator.pipeline.stage_orders import stage_orders_of
 from simulator.predict import Prediction
 from simulator.ranks.fabric import MachineFabric
@@ -84,7 +84,7 @@ def _ops(prediction: Prediction, machine: Machine) -> list[Op]:
     if plan.pp > 1:
         sorts = stage_orders_of(gpt, plan, forms, behaviour).sorts
     else:
-        sorts = [whole_program(gpt, plan, forms=forms, behaviour=behaviour).columns.sorts]
+        sorts = [step_program(gpt, plan, forms=forms, behaviour=behaviour).columns.sorts]
     return [op for each in sorts for op in each.ops]
 
 

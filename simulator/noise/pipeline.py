@@ -14,7 +14,7 @@ import numpy as np
 
 from simulator.noise.clocks import PIPE, Arrival, Floor, RankClocks, Waited, finished
 from simulator.noise.noise import Draw
-from simulator.noise.pipeline_steps import StageSteps, TailSteps
+from simulator.noise.pipeline_steps import Awaited, StageSteps, TailSteps
 from simulator.noise.played import Played
 from simulator.noise.stage_ranks import Clocks
 from simulator.pipeline.schedule_messages import NO_MESSAGE
@@ -141,28 +141,28 @@ class _PipelineRun:
         runs = []
         for stage, own in enumerate(self.pipeline.stages):
             known = self._tails(stage)
-            floors = {at: [known[name] for name in each] for at, each in own.ending.floors.items()}
+            floors = {at: [known[what] for what in each] for at, each in own.ending.floors.items()}
             floors[own.after] = [Floor(self._free[stage], PIPE)]
             clocks.append(RankClocks(own.ranks, self._kept[stage][own.ending.number], self.waited))
             runs.append(self._executed(stage, own.ending, clocks[-1], floors))
         self._meet(runs)
         return clocks
 
-    def _tails(self, stage: int) -> dict[str, Floor]:
+    def _tails(self, stage: int) -> dict[Awaited, Floor]:
         """What slots leave to later ones: when it is over."""
         own = self.pipeline.stages[stage]
-        known: dict[str, Floor] = {}
+        known: dict[Awaited, Floor] = {}
         for tail in own.tails:
-            floors = {at: [known[name] for name in each] for at, each in tail.floors.items()}
+            floors = {at: [known[what] for what in each] for at, each in tail.floors.items()}
             clocks = RankClocks(own.ranks, self._kept[stage][tail.number])
             finished(self._executed(stage, tail, clocks, floors))
-            for name, left in tail.left.items():
+            for what, left in tail.left.items():
                 if left is None:
-                    known.pop(name, None)
+                    known.pop(what, None)
                     continue
-                is_stream = name == left.stream
-                over = clocks.stream(name) if is_stream else clocks.ends[left.place]
-                known[name] = Floor(over + left.slack[own.ranks.class_of], left.key)
+                is_stream = what == left.stream
+                over = clocks.stream(left.stream) if is_stream else clocks.ends[left.place]
+                known[what] = Floor(over + left.slack[own.ranks.class_of], left.key)
         return known
 
     def _executed(

@@ -20,10 +20,12 @@ from simulator.noise.clocks import OpStep, op_steps
 from simulator.noise.stage_ranks import Clocks, StageRanks
 from simulator.pipeline.pipeline_step import PipelineRun
 from simulator.pipeline.schedule_sim import SlotSchedule
-from simulator.pipeline.slot_ops import StageKind
+from simulator.pipeline.slot_ops import SlotOps, StageKind
 from topologies.records import record
-from workload.op import COMPUTE, Op
+from workload.op import COMPUTE
 from workload.sizes.arrays import Ticks
+
+Awaited = str | int  # a stream, or an op by its place in the stage's program
 
 
 @record
@@ -49,14 +51,14 @@ class Left:
 class TailSteps:
     """Slot `number` of a stage once more, with streams that are busy from earlier slots on.
 
-    `floors` names by op what of earlier slots it waits for, `left` what it leaves to later ones, by
-    the same names; nothing where what stood under a name holds no longer.
+    `floors` has by op what of earlier slots it waits for, streams and places of ops in the stage's
+    program, `left` what it leaves to later ones; nothing where that holds no longer.
     """
 
     number: int
     steps: Sequence[OpStep]
-    floors: Mapping[int, Sequence[str]]
-    left: Mapping[str, Left | None]
+    floors: Mapping[int, Sequence[Awaited]]
+    left: Mapping[Awaited, Left | None]
 
 
 @record(slots=False)
@@ -97,15 +99,16 @@ class _Builder:
         """All steps, given the tasks of the stage's end and when their ops start and end."""
         grid = self.run.stage_orders.plan.grid
         order = self.run.stage_orders.orders[self.stage]
-        known: set[str] = set()
-        tails = self._tails(known, self._needed(tasks[0].graph.ops))
-        after = len(self.kind.part(order[len(order) - 1]).ops)
+        known: set[Awaited] = set()
+        ending = self.run.ending_part(self.stage)
+        tails = self._tails(known, self._needed(ending))
+        after = self.kind.part(order[len(order) - 1]).count
         steps = op_steps(tasks[0].graph, _durations(ended))
-        floors = self._floors(tasks[0].graph.ops, known)
+        floors = self._floors(ending, known)
         floors.pop(after, None)
-        ending = TailSteps(len(order) - 1, steps, floors, {})
+        last = TailSteps(len(order) - 1, steps, floors, {})
         ranks = StageRanks.of(self.run.network, grid, self.stage)
-        return StageSteps(ranks, self._slots(), tails, ending, after)
+        return StageSteps(ranks, self._slots(), tails, last, after)
 
     def _slots(self) -> list[SlotSteps]:
         each = []
@@ -114,27 +117,30 @@ class _Builder:
             each.append(_slot(tasks, self.run.simulated(tasks), cost.ticks))
         return [each[number] for number in self.slots.which.tolist()]
 
-    def _tails(self, known: set[str], needed: set[str]) -> list[TailSteps]:
-        """The slots before the last one that leave streams busy; `known` takes up the names of what
-        they leave."""
+    def _tails(self, known: set[Awaited], needed: set[int]) -> list[TailSteps]:
+        """The slots before the last one that leave streams busy; `known` takes up what they
+        leave."""
         found = []
         for place, part, tasks, own in self.run.earlier[self.stage].slots:
-            left = _left(tasks, own, needed)
+            places = self.kind.places_in_program(part).tolist()
+            left = _left(tasks, own, needed, places)
             steps = _kept(op_steps(tasks[0].graph, _durations(own)), left)
-            found.append(TailSteps(place, steps, self._floors(part.ops, known), left))
-            known |= {name for name, each in left.items() if each is not None}
+            found.append(TailSteps(place, steps, self._floors(part, known), left))
+            known |= {what for what, each in left.items() if each is not None}
         return found
 
-    def _floors(self, ops: Sequence[Op], known: set[str]) -> dict[int, list[str]]:
-        names = ((at, [op.stream, *self.kind.awaited(op)]) for at, op in enumerate(ops))
-        found = {at: [name for name in own if name in known] for at, own in names}
+    def _floors(self, part: SlotOps, known: set[Awaited]) -> dict[int, list[Awaited]]:
+        places = self.kind.places_in_program(part).tolist()
+        pairs = zip(part.ops, places, strict=True)
+        every = ([op.stream, *self.kind.waits.of_one(place)] for op, place in pairs)
+        found = {at: [what for what in own if what in known] for at, own in enumerate(every)}
         return {at: own for at, own in found.items() if own}
 
-    def _needed(self, ending: Sequence[Op]) -> set[str]:
-        """The names of all ops that ops of some slot, or of the end, wait for."""
-        every = {op.name: op for part, _ in self.slots.slots for op in part.ops}
-        ops = [*every.values(), *ending]
-        return {name for op in ops for name in self.kind.awaited(op)}
+    def _needed(self, ending: SlotOps) -> set[int]:
+        """All ops that ops of some slot, or of the end, wait for, by their places."""
+        parts = (*(part for part, _ in self.slots.slots), ending)
+        places = np.concatenate([self.kind.places_in_program(part) for part in parts])
+        return set(self.kind.waits.of_some(places).places.tolist())
 
 
 def _slot(tasks: Sequence[RankTask], times: Sequence[tuple[Ticks, Ticks]], ticks: int) -> SlotSteps:
@@ -149,21 +155,25 @@ def _durations(times: Sequence[tuple[Ticks, Ticks]]) -> Ticks:
 
 
 def _left(
-    tasks: Sequence[RankTask], times: Sequence[tuple[Ticks, Ticks]], needed: set[str]
-) -> dict[str, Left | None]:
-    """What a slot leaves to later ones: its streams, and the ops that they wait for."""
+    tasks: Sequence[RankTask],
+    times: Sequence[tuple[Ticks, Ticks]],
+    needed: set[int],
+    places: Sequence[int],
+) -> dict[Awaited, Left | None]:
+    """What a slot leaves to later ones: its streams, and the ops that they wait for, whose `places`
+    in the stage's program are given."""
     end, graph = np.stack([own for _, own in times]), tasks[0].graph
-    found: dict[str, Left | None] = {COMPUTE: None}
+    found: dict[Awaited, Left | None] = {COMPUTE: None}
     for place, op in enumerate(graph.ops):
         of_stream = end[:, graph.stream == graph.stream[place]].max(axis=1)
-        for name, own in ((op.stream, of_stream), (op.name, end[:, place])):
-            if name == op.stream or name in needed:
+        for what, own in ((op.stream, of_stream), (places[place], end[:, place])):
+            if what == op.stream or what in needed:
                 slack = (own.max() - own).astype(np.float64)
-                found[name] = Left(op.stream, place, op.time_key, slack)
+                found[what] = Left(op.stream, place, op.time_key, slack)
     return found
 
 
-def _kept(steps: Sequence[OpStep], left: Mapping[str, Left | None]) -> list[OpStep]:
+def _kept(steps: Sequence[OpStep], left: Mapping[Awaited, Left | None]) -> list[OpStep]:
     """The ops, of which those whose ends are asked for later are kept until then."""
     places = {each.place for each in left.values() if each is not None}
     count = len(steps)

@@ -8,7 +8,6 @@ from typing import NamedTuple
 import numpy as np
 
 from simulator.attribution.breakdown import compute_stream
-from simulator.engine.columns import Lists, columns_of
 from simulator.engine.streams import RankTask
 from simulator.pipeline.slot_ops import SlotOps, StageKind
 from simulator.ranks.classes import RankClasses
@@ -62,7 +61,7 @@ class EarlierEnds:
     def __init__(self, kind: StageKind) -> None:
         self._kind = kind
         self.slots: list[LateSlot] = []
-        self._ops = np.zeros(len(kind.program.ops), dtype=np.int64)
+        self._ops = np.zeros(kind.columns.count, dtype=np.int64)
         self._streams: dict[str, int] = {}
 
     def note(self, slot: LateSlot) -> None:
@@ -78,11 +77,11 @@ class EarlierEnds:
         """When the ops of a part start at the earliest: none before `begin`, and each once its
         stream is free and what it waits for of earlier slots is over."""
         graph = part.graph
-        floors = np.full(len(graph.base), begin, dtype=np.int64)
+        floors = np.full(len(graph.places), begin, dtype=np.int64)
         if not self._streams:
             return floors
         ends = [self._streams.get(stream, 0) for stream in graph.columns.sorts.streams]
-        own = self._waits.of_some(self._kind.places_in_program(part))
+        own = self._kind.waits.of_some(self._kind.places_in_program(part))
         owner = np.repeat(np.arange(len(floors)), np.diff(own.offsets))
         np.maximum.at(floors, owner, self._ops[own.places])
         return np.maximum(floors, np.array(ends, dtype=np.int64)[graph.stream])
@@ -92,8 +91,8 @@ class EarlierEnds:
     ) -> tuple[LateSlot, tuple[int, int]] | None:
         """An op of a slot earlier than the place `before` that an op of a part follows, and that
         ends then: its slot, task and index there. None if there is no such."""
-        stream = part.ops[index].stream
-        awaited = self._waits.of_one(int(self._kind.places_in_program(part)[index]))
+        stream = part.graph.op(index).stream
+        awaited = self._kind.waits.of_one(int(self._kind.places_in_program(part)[index]))
         for slot in reversed([slot for slot in self.slots if slot.place < before]):
             graph = slot.part.graph
             streams = np.array([name == stream for name in graph.columns.sorts.streams])
@@ -103,10 +102,6 @@ class EarlierEnds:
                 if len(found):
                     return slot, (number, int(found[-1]))
         return None
-
-    @property
-    def _waits(self) -> Lists:
-        return columns_of(self._kind.program.outline).flow.waits
 
 
 def meetings_of(classes: Sequence[int], network: RankClasses) -> tuple[object, ...]:

@@ -9,19 +9,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
-from simulator.engine.columns import changes_of, columns_of
-from simulator.engine.interference import FENCE
+from simulator.engine.columns import Columns, Lists
 from simulator.engine.stream_graph import StreamGraph, graph_among
+from simulator.engine.whole_program import with_every_layer
 from topologies.records import record
+from topologies.session import session_cached
 from workload.gpt import GPT
-from workload.lowering import kept_slots, lower_slots
+from workload.lowering import lower_slots
+from workload.lowering.few_layers import FewLayers, can_be_few, few_layers
 from workload.memory import on_device
 from workload.op import BACKWARD, FORWARD, NONE, ROLES, Op
-from workload.passes.matmul_forms import Forms
+from workload.passes.matmul_forms import PLAIN, Forms
 from workload.passes.stack import StackBehaviour
 from workload.pipeline.order import WORKS, Order
 from workload.pipeline.schedule import Slot
@@ -29,31 +32,37 @@ from workload.plan import Plan
 from workload.program import Program
 from workload.sizes.arrays import Bytes, Indices
 from workload.stages import samples
-from workload.structure import Structure, memoized_on
 
 
 @dataclass(frozen=True, eq=False)
 class SlotOps:
-    """The ops of a slot, or of the step's end: their `places` in the program.
+    """The ops of a slot, or of the step's end: their `places` among those of all layers, which
+    `columns` has; `program` has those that were lowered.
 
-    `born` and `gone` are the bytes by role, (roles, ops of the program), that each op allocates and
+    `born` and `gone` are the bytes by role, (roles, ops of `columns`), that each op allocates and
     frees.
     """
 
     program: Program
-    places: tuple[int, ...]
+    columns: Columns
+    places: Indices
     born: Bytes
     gone: Bytes
 
-    @cached_property
-    def ops(self) -> Sequence[Op]:
-        """The ops."""
-        return [self.program.ops[place] for place in self.places]
+    @property
+    def count(self) -> int:
+        """How many ops there are."""
+        return len(self.places)
 
     @property
+    def ops(self) -> Sequence[Op]:
+        """The ops, those that stand for others with their own names."""
+        return self.graph.ops
+
+    @cached_property
     def graph(self) -> StreamGraph:
         """Their stream graph."""
-        return graph_among(self.program.outline, self.places)
+        return graph_among(self.columns, self.places)
 
     @cached_property
     def comm_bytes(self) -> dict[str, int]:
@@ -74,18 +83,18 @@ class SlotOps:
         return model, sum(each)
 
     @cached_property
-    def memory(self) -> tuple[Bytes, Bytes, Op | None]:
+    def memory(self) -> tuple[Bytes, Bytes, int]:
         """Bytes by role beyond those in use before: at the op with the most on the device and after
-        the last op; and the former op. Buffers of messages are counted by `stage_memory`."""
-        if not self.places:
+        the last op; and the place of the former, NONE where there are no ops. Buffers of messages
+        are counted by `stage_memory`."""
+        if not self.count:
             nothing = np.zeros(len(ROLES), dtype=np.int64)
-            return nothing, nothing, None
-        own = np.array(self.places)
-        born, gone = self.born[:, own], self.gone[:, own]
+            return nothing, nothing, NONE
+        born, gone = self.born[:, self.places], self.gone[:, self.places]
         after = (born - gone).cumsum(axis=1)
         during = after + gone
         at = int(on_device(during, 0).argmax())
-        return during[:, at], after[:, -1], self.ops[at]
+        return during[:, at], after[:, -1], int(self.places[at])
 
 
 class Parts(NamedTuple):
@@ -127,19 +136,20 @@ class StageKind:
 
     plan: Plan
     program: Program
+    columns: Columns
     slots: Sequence[Slot]
 
     @cached_property
     def end(self) -> SlotOps:
         """What comes after all slots."""
-        return self._part(ends_of(self.program.outline))
+        return self._part(np.flatnonzero(self.columns.block == NONE))
 
-    def _part(self, places: tuple[int, ...]) -> SlotOps:
-        return SlotOps(self.program, places, *self._changes)
+    def _part(self, places: Indices) -> SlotOps:
+        return SlotOps(self.program, self.columns, places, *self._changes)
 
     @cached_property
     def _changes(self) -> tuple[Bytes, Bytes]:
-        return changes_of(self.program.outline, self.program.nbytes)
+        return self.columns.lives.changes(self.program.nbytes)
 
     def part(self, slot: Slot) -> SlotOps:
         """What stands for a slot of any micro-batch."""
@@ -175,37 +185,49 @@ class StageKind:
     def volume(self, micro_batches: int) -> tuple[int, dict[str, int]]:
         """How many ops a rank has in a step, and the payload of its collectives by axes;
         messages, and the waits for them, left out."""
-        ops, volume = len(self.end.ops), dict(self.end.comm_bytes)
+        ops, volume = self.end.count, dict(self.end.comm_bytes)
         for part, count in zip(self.distinct, self.counts(micro_batches), strict=True):
-            ops += count * len(part.ops)
+            ops += count * part.count
             for key, nbytes in part.comm_bytes.items():
                 volume[key] = volume.get(key, 0) + count * nbytes
         return ops, volume
 
     def ending(self, last: Slot) -> SlotOps:
         """The ops of the last slot and of what comes after all slots."""
-        return self._part((*self.part(last).places, *self.end.places))
+        part = self.part(last)
+        if part not in self._endings:
+            self._endings[part] = self._part(np.concatenate([part.places, self.end.places]))
+        return self._endings[part]
+
+    @cached_property
+    def _endings(self) -> dict[SlotOps, SlotOps]:
+        return {}
 
     def places_in_program(self, part: SlotOps) -> Indices:
-        """Where the ops of a part stand in the program, those of a pair by their names."""
-        if part.program is self.program:
-            return np.array(part.places, dtype=np.int64)
+        """Where the ops of a part stand among those of all slots, those of a pair by their
+        names."""
+        if part.columns is self.columns:
+            return part.places
         return np.array([self._index[op.name] for op in part.ops], dtype=np.int64)
 
-    def awaited(self, op: Op) -> list[str]:
-        """The names of what an op of the program waits for on other streams."""
-        ops, waits = self.program.outline.ops, columns_of(self.program.outline).flow.waits
-        at = self._index[op.name]
-        return [ops[index].name for index in waits.of_one(at)]
+    @property
+    def waits(self) -> Lists:
+        """What each op waits for on other streams, of whichever slot."""
+        return self.columns.flow.waits
 
     @cached_property
     def _index(self) -> dict[str, int]:
-        return {op.name: index for index, op in enumerate(self.program.outline.ops)}
+        return {op.name: index for index, op in enumerate(self.program.ops)}
 
     @cached_property
     def _parts(self) -> dict[Slot, SlotOps]:
-        found = places_of(self.program.outline, tuple(self.slots))
-        return {slot: self._part(places) for slot, places in found.items()}
+        columns = self.columns
+        order = np.argsort(columns.of_slot, kind="stable")
+        bounds = np.searchsorted(columns.of_slot[order], np.arange(len(columns.slots) + 1)).tolist()
+        places = {
+            slot: order[a:b] for slot, (a, b) in zip(columns.slots, pairwise(bounds), strict=True)
+        }
+        return {slot: self._part(places.get(slot, order[:0])) for slot in self.slots}
 
     @cached_property
     def message_bytes(self) -> tuple[int, int]:
@@ -220,17 +242,15 @@ class StageKind:
         return self._message(FORWARD), self._message(BACKWARD)
 
     def _message(self, direction: str) -> Op | None:
-        every = enumerate(self.program.outline.ops)
-        places = (at for at, op in every if op.is_message and op.direction == direction)
-        at = next(places, None)
-        return None if at is None else self.program.ops[at]
+        every = (op for op in self.program.ops if op.is_message and op.direction == direction)
+        return next(every, None)
 
     def persistent(self, micro_batches: int) -> Bytes:
         """Bytes by role that are there all the time, with the tokens of so many micro-batches."""
-        outline, nbytes = self.program.outline, self.program.nbytes
-        level = outline.persistent(nbytes)
+        nbytes = self.program.nbytes
         sampled = len(samples(self.plan)) // self.plan.passes
-        return level + (micro_batches - sampled) * outline.inputs(nbytes)
+        further = (micro_batches - sampled) * self.columns.inputs(nbytes)
+        return np.asarray(self.columns.persistent(nbytes) + further)
 
 
 def kind_of(
@@ -239,32 +259,27 @@ def kind_of(
     """The kind of a stage that runs these slots."""
     chosen = order.some(np.isin(order.micro_batch, samples(plan))).slots
     if forms:
-        return StageKind(plan, lower_slots(gpt, plan, stage, chosen, forms, behaviour), chosen)
-    return StageKind(plan, kept_slots(gpt, plan, stage, chosen, behaviour), chosen)
+        return _lowered(gpt, plan, stage, tuple(chosen), forms, behaviour)
+    return _kept(gpt, plan, stage, tuple(chosen), behaviour)
 
 
-@memoized_on
-def places_of(outline: Structure, slots: tuple[Slot, ...]) -> dict[Slot, tuple[int, ...]]:
-    """The places of the ops of each of the slots, without what stands between slots."""
-    columns = columns_of(outline)
-    number = {slot: at for at, slot in enumerate(slots)}
-    slot_of = (outline.slot_of.get(block) for block in columns.blocks)
-    own = [NONE if slot is None else number[slot] for slot in slot_of]
-    apart = [block.chunk != NONE for block in columns.blocks]
-    sort = columns.sorts.of_op
-    message, fence = (
-        columns.sorts.numbers(each)[sort].astype(np.bool_)
-        for each in (lambda op: op.is_message, lambda op: op.kind == FENCE)
-    )
-    which = np.where(columns.block == NONE, NONE, np.array(own)[columns.block])
-    which[message | (fence & np.array(apart)[columns.block])] = NONE  # `is_between_slots`
-    order = np.argsort(which, kind="stable")
-    bounds = np.searchsorted(which[order], np.arange(len(slots) + 1)).tolist()
-    places = order.tolist()
-    return {slot: tuple(places[bounds[at] : bounds[at + 1]]) for slot, at in number.items()}
+@session_cached(16)
+def _kept(
+    gpt: GPT, plan: Plan, stage: int, slots: tuple[Slot, ...], behaviour: StackBehaviour
+) -> StageKind:
+    return _lowered(gpt, plan, stage, slots, PLAIN, behaviour)
 
 
-@memoized_on
-def ends_of(outline: Structure) -> tuple[int, ...]:
-    """The places of the ops that come after all slots."""
-    return tuple(np.flatnonzero(columns_of(outline).block == NONE).tolist())
+def _lowered(
+    gpt: GPT,
+    plan: Plan,
+    stage: int,
+    slots: tuple[Slot, ...],
+    forms: Forms,
+    behaviour: StackBehaviour,
+) -> StageKind:
+    def lowered(few: FewLayers | None) -> Program:
+        return lower_slots(gpt, plan, stage, slots, forms, behaviour, few=few)
+
+    few = few_layers(gpt, plan, stage) if can_be_few(gpt, plan, behaviour) else None
+    return StageKind(plan, *with_every_layer(lowered, few), slots)

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from simulator.engine.columns import columns_of
 from simulator.pipeline.slot_ops import Parts, SlotOps
 from workload.op import ROLES, Op
 from workload.passes.exchanges.pairs import in_turns_of
@@ -36,7 +37,7 @@ def parts_in_pairs(alone: Sequence[Parts], orders: Sequence[Order], plan: Plan) 
         for pair in pairs_of(order.slots, stage, plan.pp, in_v=plan.pipeline.schedule in OPPOSED):
             slots = tuple(own[place] for place in pair)
             if slots not in known:
-                nothing = replace(slots[0], places=())
+                nothing = replace(slots[0], places=slots[0].places[:0])
                 known[slots] = [_in_turns(slots), *[nothing] * (len(slots) - 1)]
             own[pair.start : pair.stop] = known[slots]
         found.append(Parts.of(own))
@@ -58,7 +59,8 @@ def _in_turns(slots: Sequence[SlotOps]) -> SlotOps:
     size = dict(zip(program.buffers, program.nbytes, strict=True))
     size |= {new: size[name] for name, new in renamed.items()}
     own = replace(program, ops=ops, buffers=outline.buffers, like=outline)
-    return SlotOps(own, tuple(range(len(ops))), *_changes(outline, size, born, gone))
+    every = np.arange(len(ops), dtype=np.int64)
+    return SlotOps(own, columns_of(outline), every, *_changes(outline, size, born, gone))
 
 
 def _transient(slot: SlotOps) -> list[str]:
@@ -78,10 +80,10 @@ def _with_names(ops: Sequence[Op], names: Mapping[str, str]) -> list[Op]:
 
 def _changing(slot: SlotOps) -> tuple[set[str], set[str]]:
     """The buffers that a slot allocates alone, and those that it frees."""
-    outline, inside = slot.program.outline, set(slot.places)
+    outline, inside = slot.program.outline, set(slot.places.tolist())
     first = first_writers(outline)
     born = {name for op in slot.ops for name in op.writes if first.get(name) in inside}
-    return born, {name for place in slot.places for name in outline.releases[place]}
+    return born, {name for place in inside for name in outline.releases[place]}
 
 
 @memoized_on

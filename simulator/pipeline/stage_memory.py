@@ -7,13 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from simulator.engine.columns import changes_of
 from simulator.pipeline.schedule_messages import ScheduleMessages
 from simulator.pipeline.slot_ops import Parts, SlotOps, StageKind
 from workload.expert_loads.rank_sizes import sizes_of_ranks
 from workload.memory import MemoryUse, on_device, use_of
 from workload.naming import op_name
-from workload.op import ROLES, Op, layer_part
+from workload.op import NONE, ROLES, Op, layer_part
 from workload.pipeline.message_order import RECEIVE, SENT
 from workload.pipeline.schedule import FORWARD, Slot
 from workload.sizes.arrays import Bytes, Counts
@@ -40,8 +39,9 @@ def _sized(kind: StageKind, slots: Parts, nbytes: Sequence[int]) -> tuple[StageK
     if nbytes is program.nbytes:
         return kind, slots
     program = replace(program, like=program.outline, known_nbytes=nbytes)
-    changes = changes_of(program.outline, nbytes)
-    own = [SlotOps(program, part.places, *changes) for part in slots.distinct]
+    changes = kind.columns.lives.changes(nbytes)
+    every = ((part.columns, part.places) for part in slots.distinct)
+    own = [SlotOps(program, *each, *changes) for each in every]
     return replace(kind, program=program), Parts(own, slots.which)
 
 
@@ -67,11 +67,11 @@ def _peak(
     during = start + before + posted[1:] + most
     last = start + steps.sum(axis=0) + posted[-1] + kind.end.memory[0]
     idle = start + posted[0]
-    at, end = int(on_device(during, 1).argmax()), kind.end.memory[2]
+    at, ends = int(on_device(during, 1).argmax()), kind.end.memory[2]
     found = [
         (idle, ""),
-        (during[at], _named(kind, stage, order[at:], parts[which[at]].memory[2], micro_batches)),
-        (last, end.name if end is not None else ""),
+        (during[at], _named(kind, stage, order[at:], parts[which[at]], micro_batches)),
+        (last, kind.columns.name(ends) if ends != NONE else ""),
     ]
     return max((use_of(*use) for use in found), key=lambda use: use.total_bytes)
 
@@ -95,13 +95,16 @@ def _moved(messages: ScheduleMessages, stage: int, nbytes: tuple[int, int], what
 
 
 def _named(
-    kind: StageKind, stage: int, order: Sequence[Slot], op: Op | None, micro_batches: int
+    kind: StageKind, stage: int, order: Sequence[Slot], own: SlotOps, micro_batches: int
 ) -> str:
     """The name of an op of another micro-batch, and of the layers of this stage, which is one of
     the first slot's, or of those paired with it. The last micro-batch is last in a step of so many
     too."""
-    if op is None:
+    place = own.memory[2]
+    if place == NONE:
         return ""
+    columns = own.columns
+    op, layer = columns.ops[columns.source[place]], int(columns.layer[place])
     slot = next((slot for slot in order[:3] if _has(slot, op)), order[0])
     is_last = slot.micro_batch == kind.plan.micro_batches - 1
     number = micro_batches - 1 if is_last else slot.micro_batch
@@ -109,10 +112,10 @@ def _named(
     if part.is_layer:
         chunks = chunk_layers(kind.program.gpt, kind.plan)
         places = places_of(kind.plan)
-        first, own = (
+        first, here = (
             chunks[places.part(places.number(s, slot.chunk))] for s in (kind.program.stage, stage)
         )
-        part = layer_part(part.layer + own.start - first.start)
+        part = layer_part(layer + here.start - first.start)
     return op_name(number, part, op.label, recomputed=op.identity[2])
 
 

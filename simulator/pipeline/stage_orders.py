@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from simulator.engine.columns import Sorts, columns_of
+from simulator.engine.columns import Sorts
 from simulator.pipeline.schedule_messages import ScheduleMessages, messages_of
 from simulator.pipeline.slot_ops import Parts, SlotOps, StageKind, kind_of
 from simulator.pipeline.slot_pairs import parts_in_pairs
@@ -106,7 +106,7 @@ class StageOrders:
     @cached_property
     def sorts(self) -> list[Sorts]:
         """The sorts of all ops of the stages, program by program."""
-        programs = [columns_of(kind.program.outline).sorts for kind in self.kinds]
+        programs = [kind.columns.sorts for kind in self.kinds]
         slots = [part.graph.columns.sorts for parts in self.parts for part in parts.distinct]
         return list(dict.fromkeys([*programs, *slots]))
 

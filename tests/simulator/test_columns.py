@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 
 from simulator.costs.kernel_launch import launch_bound
 from simulator.engine import core
-from simulator.engine.columns import Sorts, changes_of, columns_of, flow_of, make_columns
+from simulator.engine.columns import NAMES as OF_OPERANDS
+from simulator.engine.columns import Sorts, columns_of, flow_of, make_columns
 from simulator.engine.engines import MOST_TICKS
 from simulator.engine.interference import interference_of
 from simulator.engine.simulate import as_issued
 from simulator.engine.stream_graph import StreamGraph, graph_among, graph_of
-from simulator.engine.whole_program import lowered_again, whole_program
+from simulator.engine.whole_program import whole_program
 from simulator.pipeline.schedule_sim import (
     ScheduleTimes,
     SlotSchedule,
@@ -31,7 +32,7 @@ from tests.simulator.drawn_steps import drawn_steps
 from tests.simulator.worlds import by_hand, compute
 from workload.errors import PlanCannotRunError
 from workload.lowering import lower
-from workload.op import COMPUTE, NONE, STEP, Block, Op
+from workload.op import COMPUTE, NONE, STEP, Block, Buffer, Op
 from workload.pipeline.message_order import (
     AHEAD,
     AWAITED,
@@ -87,6 +88,10 @@ def _op(
     return replace(op, block=op.block._replace(micro_batch=m, phase="backward" if late else ""))
 
 
+def buffers_of(names: Iterable[str]) -> dict[str, Buffer]:
+    return {name: Buffer(name, (1,), "bf16", "workspace") for name in names}
+
+
 def outline_of(ops: list[Op]) -> StreamGraph:
     return graph_of(by_hand("tp=1", *ops).outline)
 
@@ -95,9 +100,9 @@ def outline_of(ops: list[Op]) -> StreamGraph:
 @settings(deadline=None)
 @given(drawn_ops())
 def test_waits_and_lives_of_any_ops_are_those_of_the_rules(ops: list[Op]) -> None:
-    columns = make_columns(ops, dict.fromkeys(NAMES))
+    columns = make_columns(ops, buffers_of(NAMES))
     found = columns.flow
-    expected = flow_of(ops, columns.reads, columns.writes, columns.buffers)
+    expected = flow_of(ops, columns.reads, columns.writes, len(columns.buffers))
     assert found.waits.lists == expected.waits.lists
     assert (found.born == expected.born).all()
     assert (found.gone == expected.gone).all()
@@ -121,7 +126,9 @@ def test_programs_of_all_options_have_the_waits_and_bytes_of_the_rules() -> None
         outline = program.outline
         assert columns_of(outline).flow.waits.lists == program.waits
         pairs = zip(
-            changes_of(outline, program.nbytes), outline.changes(program.nbytes), strict=True
+            columns_of(outline).lives.changes(program.nbytes),
+            outline.changes(program.nbytes),
+            strict=True,
         )
         assert all(np.array_equal(found, expected) for found, expected in pairs)
 
@@ -129,11 +136,11 @@ def test_programs_of_all_options_have_the_waits_and_bytes_of_the_rules() -> None
 @needs_compiled
 def test_some_ops_of_a_program_wait_among_themselves() -> None:
     for program in drawn_programs(seed=2, count=6):
-        places = tuple(range(3, len(program.ops), 2))
-        graph = graph_among(program.outline, places)
-        ops = [program.ops[at] for at in places]
+        places = np.arange(3, len(program.ops), 2)
+        graph = graph_among(columns_of(program.outline), places)
+        ops = [program.ops[at] for at in places.tolist()]
         own = make_columns(ops, program.buffers)
-        expected = flow_of(ops, own.reads, own.writes, own.buffers)
+        expected = flow_of(ops, own.reads, own.writes, len(own.buffers))
         assert graph.waits == expected.waits.lists
 
 
@@ -147,7 +154,7 @@ def test_ops_of_a_sort_are_equal_in_all_that_their_time_depends_on() -> None:
                 assert getattr(op, field) == getattr(one, field)
             assert (op.block.phase, op.part.kind) == (one.block.phase, one.part.kind)
             rest = [
-                {key: value for key, value in each.attributes.items() if key != "parameters"}
+                {key: value for key, value in each.attributes.items() if key not in OF_OPERANDS}
                 for each in (op, one)
             ]
             assert rest[0] == rest[1]
@@ -174,16 +181,17 @@ def test_the_host_holds_up_ops_as_the_rules_say(seed: int) -> None:
     for step in islice(drawn_steps(10 + seed), 5):
         if step.plan.pp > 1:
             continue
-        graph = whole_program(lowered_again, step.gpt, step.plan).graph
-        count = len(graph.base)
+        graph = whole_program(step.gpt, step.plan).graph
+        count = len(graph.places)
         alone = chance.integers(0, 50, count) * chance.integers(0, 2, count)
         each = chance.integers(0, 60, count)
-        expected = launch_bound(graph.ops, alone.tolist(), each.tolist(), graph.shift.tolist())
+        blocks = graph.issued_blocks.tolist()
+        expected = launch_bound(graph.ops, alone.tolist(), each.tolist(), blocks)
         assert as_issued(graph, alone, each).tolist() == expected
 
 
 def test_buffers_that_nobody_writes_or_needs_are_said_so() -> None:
-    columns = make_columns([compute("one", "a", "b")], {"a": 0, "b": 0, "c": 0})
+    columns = make_columns([compute("one", "a", "b")], buffers_of("abc"))
     assert columns.flow.born.tolist() == [NONE, 0, NONE]
     assert columns.flow.gone.tolist() == [0, 0, NONE]
 

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.engine.fewer_layers import fewer_layers
 from simulator.predict import Prediction, predict
 from tests.workload.test_experts import TWO
 from topologies.machine_files import load_machine
 from workload.expert_loads.histogram import Histogram, RoutedGPT, routed
 from workload.gpt import GPT
 from workload.lowering import lower
+from workload.lowering.few_layers import few_layers
 from workload.plan import Plan
 from workload.plan_text import parse_plan
 
@@ -88,13 +88,11 @@ def test_layers_that_differ_in_their_counts_alone_are_told_apart(
 
 
 def test_of_layers_with_equal_counts_a_few_stand_for_all() -> None:
-    """16 of them in front of two others: five are kept, and those behind keep their own counts."""
+    """16 of them in front of two others: four are lowered, and both of the others."""
     gpt = with_counts(*[UNEVEN] * 16, OTHER, EVEN, gpt=replace(WIDE, layers=18))
-    fewer = fewer_layers(gpt, parse_plan("dp=4,ep=4,batch=16"))
-    few, _ = fewer.with_turns(next(fewer.lengths()))
-    assert isinstance(few, RoutedGPT)
-    assert few.layers == 5 + 2
-    assert few.histogram == Histogram((*[UNEVEN] * 5, OTHER, EVEN))
+    few = few_layers(gpt, parse_plan("dp=4,ep=4,batch=16"))
+    assert few.parts == [[0, 1, 14, 15, 16, 17]]
+    assert [run.missing for run in few.runs] == [tuple(range(2, 14))]
 
 
 @pytest.mark.parametrize("plan", ["dp=4,ep=4", "dp=4,ep=4,pp=2"])

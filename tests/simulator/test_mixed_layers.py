@@ -6,19 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.engine.columns import Lists
-from simulator.engine.fewer_layers import FewerLayers, Run, fewer_layers
-from simulator.engine.whole_program import lowered_again, table_of, whole_program
+from simulator.engine.whole_program import whole_program
 from simulator.engine.whole_step import simulate_step
 from simulator.result import StepResult
+from tests.simulator.test_cut import assert_same
 from tests.simulator.test_pipeline import assert_slots_equal_ops
 from tests.simulator.worlds import SmallCosts, SmallFabric
 from topologies.session import Session
 from workload.gpt import GPT, find_model
 from workload.lowering import lower
+from workload.lowering.few_layers import few_layers
 from workload.plan import Plan
 from workload.plan_text import parse_plan
-from workload.repetition import IrregularError
 
 DENSE = GPT.of(
     name="dense", layers=40, hidden=48, heads=12, ffn=96, sequence=16, vocab=64, positions="rope"
@@ -68,22 +67,9 @@ def plan_for(gpt: GPT, number: int, micro_batches: int) -> Plan:
 def test_the_program_of_all_layers_is_the_one_that_is_lowered_whole(name: str, number: int) -> None:
     gpt = MODELS[name]
     plan = plan_for(gpt, number, 2)
-    found, expected = whole_program(lowered_again, gpt, plan), lower(gpt, plan)
+    found, expected = whole_program(gpt, plan), lower(gpt, plan)
     assert len(found.program.ops) < len(expected.ops)
-    table, other = found.table, table_of(expected.outline)
-    ops = [found.columns.ops[at] for at in table.base.tolist()]
-    for key in ("kind", "stream", "axes", "label", "nbytes", "flops", "replicas", "is_recomputed"):
-        assert [getattr(op, key) for op in ops] == [getattr(op, key) for op in expected.ops]
-    windows = [[op.attributes.get("window") for op in each] for each in (ops, expected.ops)]
-    assert windows[0] == windows[1]
-    assert table.layer.tolist() == other.layer.tolist()
-    assert table.micro_batch.tolist() == other.micro_batch.tolist()
-    assert [sorted(own) for own in Lists(table.wait_offsets, table.waits).lists] == [
-        sorted(own) for own in expected.waits
-    ]
-    born, gone = expected.outline.changes(expected.nbytes)
-    assert (found.born[:, table.base] == born).all()
-    assert (found.gone[:, table.base][:, :-1] == gone[:, :-1]).all()
+    assert_same(found.columns, expected)
     assert found.peak(0) == expected.peak
 
 
@@ -113,21 +99,24 @@ def test_stages_that_hold_unlike_layers_equal_their_ops(name: str) -> None:
 
 
 def test_runs_of_equal_layers_are_found_between_those_that_stand_alone() -> None:
-    plan = parse_plan("batch=1,mbs=1")
-    assert fewer_layers(find_model("deepseek-v3"), plan).runs == (Run(3, 1, 58),)
-    assert fewer_layers(find_model("gpt-oss-120b"), plan).runs == (Run(0, 2, 18),)
-    assert fewer_layers(MODELS["five of six"], plan).runs == (Run(0, 6, 15),)
-    split = plan.changed(recompute="full:15")
-    assert fewer_layers(DENSE, split).runs == (Run(0, 1, 15), Run(15, 1, 25))
-    both_kinds = fewer_layers(MODELS["experts behind 20 dense"], plan)
-    assert both_kinds.runs == (Run(0, 1, 20), Run(20, 1, 30))
-    gpt, _ = both_kinds.with_turns((9, 4))
-    assert (gpt.layers, gpt.moe.dense_layers) == (13, 9)
+    def runs(gpt: GPT, recompute: str = "none", overlap: str = "none") -> list[tuple[int, ...]]:
+        plan = parse_plan(f"z=2,batch=2,mbs=1,recompute={recompute},overlap={overlap}")
+        return [
+            (run.lowered[0], run.missing[0], run.missing[-1], run.lowered[-1], run.period)
+            for run in few_layers(gpt, plan).runs
+        ]
+
+    assert runs(find_model("deepseek-v3")) == [(3, 5, 58, 60, 1)]
+    assert runs(find_model("deepseek-v3"), overlap="ors") == [(3, 6, 57, 60, 1)]
+    assert runs(find_model("gpt-oss-120b")) == [(0, 4, 31, 35, 2)]
+    assert runs(MODELS["five of six"]) == [(0, 12, 77, 89, 6)]
+    assert runs(DENSE, "full:15") == [(0, 2, 12, 14, 1), (15, 17, 37, 39, 1)]
+    assert runs(MODELS["experts behind 20 dense"]) == [(0, 2, 17, 19, 1), (20, 22, 47, 49, 1)]
 
 
-def test_a_run_that_no_shorter_model_has_is_refused() -> None:
-    """Half a turn of windows: the layers behind it would have the others' windows."""
-    runs = (Run(0, 1, 19),)
-    wrong = FewerLayers(MODELS["windows"], parse_plan("batch=1,mbs=1"), runs)
-    with pytest.raises(IrregularError):
-        wrong.with_turns((4,))
+def test_the_layers_of_each_chunk_of_a_stage_have_runs_of_their_own() -> None:
+    plan = parse_plan("pp=2,vpp=2,batch=4,mbs=1")
+    assert [run.missing for run in few_layers(DENSE, plan, 1).runs] == [
+        tuple(range(12, 18)),
+        tuple(range(32, 38)),
+    ]

@@ -203,10 +203,13 @@ def test_a_plan_fits_up_to_a_peak_of_which_nine_of_ten_runs_do() -> None:
         assert memory.fits is (verdict != DOES_NOT_FIT)
 
 
-def test_an_op_of_more_flops_than_63_bits_hold_is_refused() -> None:
-    plan = parse_plan("dp=8", batch=2**24)
-    with pytest.raises(PlanCannotRunError, check=names("mbs=2097152")):
-        predict(find_model("llama-3.1-8b"), plan, load_machine("dgx-h100"))
+def test_ops_of_more_flops_than_63_bits_hold_are_counted() -> None:
+    """A rank has two million sequences; of one it has as many FLOPs for each."""
+    gpt, machine = find_model("llama-3.1-8b"), load_machine("dgx-h100")
+    one, many = (predict(gpt, parse_plan("dp=8", batch=b), machine) for b in (8, 2**24))
+    flops = [each.model_flops_per_s_per_device * each.step_s for each in (one, many)]
+    assert flops[1] > 2**63
+    assert flops[1] == pytest.approx(2**21 * flops[0])
 
 
 @pytest.mark.parametrize(("layers", "batch"), [(10, 11), (60, 1)])

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from simulator.engine.columns import columns_of
 from simulator.engine.simulate import SimulatedOps, simulate_ops
 from simulator.engine.steady_state import Unit, followed, periods, recurring_unit
 from simulator.engine.stream_graph import graph_of
-from simulator.engine.whole_program import table_of
 from simulator.ranks.classes import classes_of
 from tests.simulator.worlds import GivenSeconds, SmallFabric, by_hand, compute, reduce
 from workload.op import Op
@@ -26,15 +26,15 @@ def simulated(ops: list[Op], seconds: Callable[[str], float]) -> SimulatedOps:
 
 
 def unit_of(run: SimulatedOps) -> Unit:
-    found = recurring_unit(table_of(run.program.outline))
+    found = recurring_unit(columns_of(run.program.outline))
     assert found is not None
     return found
 
 
 def further(run: SimulatedOps) -> int | None:
     """By how much a further micro-batch puts off what follows."""
-    table, graph = table_of(run.program.outline), graph_of(run.program.outline)
-    pairs = followed(table, graph.streams)
+    graph = graph_of(run.program.outline)
+    pairs = followed(graph.columns)
     found = periods(unit_of(run), pairs, graph.collectives, run.start, run.end)
     if found is None:
         return None
@@ -146,7 +146,7 @@ def test_a_collective_in_flight_from_before_says_nothing() -> None:
 
 
 def test_too_few_micro_batches_and_those_that_differ_have_no_unit() -> None:
-    assert recurring_unit(table_of(by_hand("tp=2", *gathers(4)).outline)) is None
+    assert recurring_unit(columns_of(by_hand("tp=2", *gathers(4)).outline)) is None
     at = 3 * 3 + 1
     for other in (
         compute("m3.other", reads="p3", writes="q3"),
@@ -155,6 +155,6 @@ def test_too_few_micro_batches_and_those_that_differ_have_no_unit() -> None:
     ):
         ops = gathers(FEW)
         assert ops[at].name == "m3.work"
-        assert recurring_unit(table_of(by_hand("tp=2", *ops).outline)) is not None
+        assert recurring_unit(columns_of(by_hand("tp=2", *ops).outline)) is not None
         ops[at] = other
-        assert recurring_unit(table_of(by_hand("tp=2", *ops).outline)) is None
+        assert recurring_unit(columns_of(by_hand("tp=2", *ops).outline)) is None

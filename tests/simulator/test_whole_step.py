@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -32,7 +31,7 @@ from tests.simulator.worlds import SmallCosts, SmallFabric, by_hand, plan_of, re
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
 from workload.lowering import lower
-from workload.op import ROLES, Op
+from workload.op import Op
 from workload.plan import Plan
 from workload.plan_text import parse_plan
 
@@ -260,8 +259,7 @@ def test_ranks_that_meet_in_the_end_alone_are_put_off_by_as_much_as_each_takes()
     fabric = SmallFabric(launch_s=1.0, node_of=(0, 0, 0, 0, 1, 2), axes_share=False)
     programs = [by_hand("tp=2,dp=3", *unlike_ranks(count)) for count in (few, more)]
     known = replace(programs[0], plan=programs[0].plan.with_micro_batches(few))
-    nothing = np.zeros((len(ROLES), len(known.ops)), dtype=np.int64)
-    whole = WholeProgram(known, (), columns_of(known.outline), nothing, nothing, nothing[:, 0])
+    whole = WholeProgram(known, columns_of(known.outline))
     network = classes_of([known], fabric)
     timed = _timed(whole, more, Prices(SmallCosts(), network))
     every = [simulate_ops(each, SmallCosts(), network).end.max() for each in programs]

@@ -2,13 +2,10 @@
 
 from workload.lowering.divisibility import check
 from workload.lowering.evaluation import lower_forward
-from workload.lowering.kept_programs import kept_program, kept_slots
 from workload.lowering.lower import lower, lower_slots, lower_stages
 
 __all__ = [
     "check",
-    "kept_program",
-    "kept_slots",
     "lower",
     "lower_forward",
     "lower_slots",

@@ -11,6 +11,7 @@ from workload.gpt import GPT
 from workload.grid import Axes, Grid
 from workload.held import NOTHING_HELD, Held
 from workload.layout import Layout
+from workload.lowering.few_layers import FewLayers
 from workload.lowering.op_writer import OpWriter
 from workload.lowering.parameter import Parameter
 from workload.lowering.sharding import Sharding, sharding_of
@@ -39,10 +40,11 @@ class Builder(OpWriter):
         plan: Plan,
         stage: int,
         held: Held = NOTHING_HELD,
+        few: FewLayers | None = None,
         *,
         once_a_step: bool = False,
     ) -> None:
-        super().__init__(gpt, plan, stage)
+        super().__init__(gpt, plan, stage, few)
         self.held, self.once_a_step = held, once_a_step
         self.sharding = sharding_of(plan, sums_whole=once_a_step)
         self.sharding_of_experts = sharding_of(plan, of_experts=True, sums_whole=once_a_step)

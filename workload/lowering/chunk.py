@@ -37,7 +37,8 @@ class Chunks:
     def __init__(self, b: Builder, *, early_stop: bool = False, keeps: Keeps | None = None) -> None:
         self._b, self._keeps = b, keeps
         self._whole = bool(b.gpt.dropout) or not early_stop
-        self._parts = chunk_layers(b.gpt, b.plan)
+        self._parts = b.few.parts
+        self._every_part = chunk_layers(b.gpt, b.plan)
         self.places = places_of(b.plan)
         self._copies = LayerCopies(b)
         self._kinds = {index: kind_of(b.gpt, index) for index in self.layers}
@@ -120,7 +121,12 @@ class Chunks:
             zeroth_order.emit_perturbation(self._b, label, parameters)
 
     def _range(self, chunk: int) -> Sequence[int]:
+        """The layers of a chunk that are lowered."""
         return self._parts[self.places.part(self.number(chunk))]
+
+    def _every(self, chunk: int) -> range:
+        """All layers of a chunk."""
+        return self._every_part[self.places.part(self.number(chunk))]
 
     def _forward(self, place: Place, source: str, *, kept: bool) -> str:
         """Through the chunk; `kept` says that its backward pass comes next."""
@@ -177,13 +183,15 @@ class Chunks:
             head, gathered = self._heads.pop(place)
             grad = vocabulary.head_backward(b, head, gathered=gathered)
             if b.gpt.mtp.layers:
-                again = recomputed(b.plan, len(self._range(chunk)))
+                again = recomputed(b.plan, len(self._every(chunk)))
                 more = mtp.backward(b, self._further.pop(place), again)
                 with b.within(AROUND_DEPTH):
                     b.op("mtp.add.grad", "add", [grad, more], [grad])
         every = self._saved.pop(place)
-        for at, index in reversed([*enumerate(self._range(chunk))]):
-            (source, kept), again, start = every.pop(), recomputed(b.plan, at), len(b.ops)
+        first = self._every(chunk).start
+        for index in reversed(self._range(chunk)):
+            again = recomputed(b.plan, index - first)
+            (source, kept), start = every.pop(), len(b.ops)
             if again == FULL:
                 kept = self._layer(Block(m, layer_part(index), RECOMPUTE), source)
             back = Block(m, layer_part(index), BACKWARD)

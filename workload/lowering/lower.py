@@ -10,6 +10,7 @@ from workload.lowering import optimizer
 from workload.lowering.builder import Builder
 from workload.lowering.chunk import Chunks, Keeps
 from workload.lowering.divisibility import check
+from workload.lowering.few_layers import FewLayers
 from workload.lowering.held.buckets import with_buckets
 from workload.lowering.held.kept import with_kept
 from workload.lowering.held.loss import with_copies_of_logits
@@ -40,16 +41,18 @@ def lower(
     forms: Forms = PLAIN,
     behaviour: StackBehaviour = PLAIN_BEHAVIOUR,
     keeps: Keeps | None = None,
+    few: FewLayers | None = None,
 ) -> Program:
     """The program of a rank of one pipeline stage for one step of `gpt` under `plan`.
 
     Every rank of a stage performs the same ops on buffers of the same shapes. A PlanCannotRunError
     says which width the plan does not divide. `forms` is the choice that `matmul_forms=tuned` asks
     for; a machine makes it. `behaviour` is the software stack's. Ops that `keeps`, given the
-    buffers, says no to are left out, and overlaps and casts of recipes know nothing of them.
+    buffers, says no to are left out, and overlaps and casts of recipes know nothing of them. Of
+    layers that are alike a `few` may stand for all.
     """
     slots = stage_slots(plan, stage)
-    return with_pairs(lower_slots(gpt, plan, stage, slots, forms, behaviour, keeps))
+    return with_pairs(lower_slots(gpt, plan, stage, slots, forms, behaviour, keeps, few))
 
 
 def lower_stages(gpt: GPT, plan: Plan, forms: Forms, behaviour: StackBehaviour) -> list[Program]:
@@ -65,14 +68,16 @@ def lower_slots(
     forms: Forms = PLAIN,
     behaviour: StackBehaviour = PLAIN_BEHAVIOUR,
     keeps: Keeps | None = None,
+    few: FewLayers | None = None,
 ) -> Program:
-    """The program of a stage that runs these slots alone, each by itself, then the optimizer."""
+    """The program of a stage that runs these slots alone, each by itself, then the optimizer; of
+    all layers, or of a `few` that stand for them."""
     assert not forms or plan.training.matmul_forms == "tuned", (
         "a plan of plain matmuls leaves no choice"
     )
     check(gpt, plan)
     once = behaviour.once_a_step and plan.pp > 1 and plan.zero > 1
-    b = Builder(gpt, plan, stage, behaviour.held, once_a_step=once)
+    b = Builder(gpt, plan, stage, behaviour.held, few, once_a_step=once)
     chunks = Chunks(b, early_stop=behaviour.early_stop, keeps=keeps)
     declare(b, chunks)
     keep_rest_here(b)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, cast
 
 from workload.gpt import GPT
+from workload.lowering.few_layers import FewLayers, every_layer
 from workload.naming import op_name, op_prefix
 from workload.op import (
     BACKWARD,
@@ -29,7 +31,8 @@ from workload.stages import places_of
 class OpWriter:
     """Ops and buffers of the program being written."""
 
-    def __init__(self, gpt: GPT, plan: Plan, stage: int) -> None:
+    def __init__(self, gpt: GPT, plan: Plan, stage: int, few: FewLayers | None = None) -> None:
+        self.few = few or every_layer(gpt, plan)
         self.gpt = gpt
         self.plan = plan
         self.stage = stage
@@ -60,6 +63,10 @@ class OpWriter:
         if known is None or known[0] is not buffer:
             known = self._sizes[name] = buffer, buffer.nbytes
         return known[1]
+
+    def nbytes_of_all(self, name: str) -> int:
+        """The size of a buffer and of those that it stands for."""
+        return self.nbytes(name) * self.buffers[name].count
 
     def name(self, label: str) -> str:
         """The name of what belongs to the block at hand."""
@@ -95,6 +102,8 @@ class OpWriter:
 
     def add(self, buffer: Buffer) -> str:
         """Keep a buffer; returns its name."""
+        if count := self.few.counts.get(buffer.part):
+            buffer = replace(buffer, count=count)
         self.buffers[buffer.name] = buffer
         return buffer.name
 
@@ -117,11 +126,18 @@ class OpWriter:
         for its block's part and micro-batch unless others are given."""
         operands = tuple(reads), tuple(writes)
         if nbytes < 0:
-            nbytes = sum(map(self.nbytes, operands[0] + operands[1]))
+            size = self._size_of(part)
+            nbytes = sum(map(size, operands[0] + operands[1]))
         sizes = nbytes, flops, replicas, self.dtype
         how = cast(Attributes, attributes) if attributes else NO_ATTRIBUTES
         place = part, micro_batch
         self._append(label, kind, operands, COMPUTE, (), sizes, how, purpose, place)
+
+    def _size_of(self, part: Part | None) -> Callable[[str], int]:
+        """What says how many bytes an op moves for an operand: one of no layer moves those of all
+        layers."""
+        of_layer = (self.block.part if part is None else part).is_layer
+        return self.nbytes if of_layer or not self.few.counts else self.nbytes_of_all
 
     def _append(
         self,
@@ -177,7 +193,7 @@ class OpWriter:
         its payload: parts of another one are cast as they are copied to be gathered."""
         payload = write if kind == "all_gather" else read
         wide = tuple([axis for axis in axes if self.grid.size(axis) > 1])
-        sizes = sum(map(self.nbytes, payload)), 0, 1, self.buffers[payload[0]].dtype
+        sizes = sum(map(self._size_of(part), payload)), 0, 1, self.buffers[payload[0]].dtype
         operands, attributes = (tuple(read), tuple(write)), cast(Attributes, how or NO_ATTRIBUTES)
         self._append(label, kind, operands, COMPUTE, wide, sizes, attributes, purpose, (part, None))
 

@@ -74,7 +74,9 @@ def _emit(b: Builder, owner: Part, parameters: Owned, grads: dict[str, str]) -> 
 def _hold(b: Builder, start: int, parameters: Owned) -> None:
     """Have the ops from `start` on, which update some parameters together, hold what the update
     makes of all of them before it writes any."""
-    elements = sum(b.buffers[p.trained].elements for p in parameters)
+    several = len({p.owner for p in parameters}) > 1
+    trained = [b.buffers[p.trained] for p in parameters]
+    elements = sum(each.elements * (each.count if several else 1) for each in trained)
     shape = (b.held.temporaries, elements)
     name = b.add(Buffer(f"{parameters[0].name}.temporary", shape, b.wide, "workspace"))
     own = [at for at in range(start, len(b.ops)) if not b.ops[at].communicates]

@@ -166,7 +166,7 @@ STACK_PASSES = (
         "all_gather_coalesced: one collective of flattened tensors",
         scope="ops",
         matters=lambda behaviour: behaviour.coalesced,
-        rewrites=lambda ops, _, __: (coalesced(ops), {}),
+        rewrites=lambda ops, buffers, _: (coalesced(ops, buffers), {}),
     ),
     StackPass(
         name="one_by_one",

@@ -33,7 +33,7 @@ from tests.simulator.worlds import (
 )
 from topologies.session import Session
 from workload.gpt import GPT
-from workload.op import ROLES, Op
+from workload.op import Op
 
 PLAIN = Draw(0, (0,))
 SMALL = GPT.of(name="small", layers=2, hidden=48, heads=12, ffn=96, sequence=16, vocab=64)
@@ -116,8 +116,7 @@ def stage_of(text: str, *ops: Op, **seconds: float) -> OneStage:
     """A program written by hand."""
     program = by_hand(text, *ops)
     program = replace(program, plan=plan_of(text))
-    nothing = np.zeros((len(ROLES), len(ops)), dtype=np.int64)
-    whole = WholeProgram(program, (), columns_of(program.outline), nothing, nothing, nothing[:, 0])
+    whole = WholeProgram(program, columns_of(program.outline))
     fabric = SmallFabric(launch_s=1.0, bytes_per_s=1e30)
     timed = _timed(whole, 1, Prices(GivenSeconds(**seconds), classes_of([program], fabric)))
     assert timed is not None
@@ -228,8 +227,7 @@ def test_jitter_costs_what_the_larger_of_two_lognormal_numbers_exceeds_the_mean_
     ops = [compute("work", "", "a"), reduce("sum", "a", "dp", 1)]
     many = [replace(op, name=f"{op.name}{n}") for n in range(count) for op in ops]
     program = by_hand("dp=2", *many)
-    nothing = np.zeros((len(ROLES), len(many)), dtype=np.int64)
-    whole = WholeProgram(program, (), columns_of(program.outline), nothing, nothing, nothing[:, 0])
+    whole = WholeProgram(program, columns_of(program.outline))
     costs = GivenSeconds(**{f"work{n}": 1.0 for n in range(count)})
     network = classes_of([program], SmallFabric(launch_s=1e-9))
     timed = _timed(whole, 1, Prices(costs, network))

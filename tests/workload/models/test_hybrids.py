@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from simulator.engine.whole_program import lowered_again, whole_program
+from simulator.engine.whole_program import whole_program
 from simulator.search.problem import SearchProblem, unproved
 from tests.messages import names
 from topologies.machine_files import load_machine
@@ -175,8 +175,8 @@ def test_every_split_holds_all_parameters() -> None:
 def test_turns_of_layers_are_folded_and_stages_of_other_layers_are_told_apart() -> None:
     gpt = replace(FOUR, layers=80, pattern="M-*E" * 20)
     plan = parse_plan(PLAIN)
-    folded, whole = whole_program(lowered_again, gpt, plan), lower(gpt, plan)
-    assert len(folded.program.ops) < len(whole.ops) == len(folded.table.layer)
+    folded, whole = whole_program(gpt, plan), lower(gpt, plan)
+    assert len(folded.program.ops) < len(whole.ops) == folded.columns.count
     assert folded.peak(0) == whole.peak
     twice = replace(FOUR, layers=8, pattern="M-M-M-*E")
     assert like_stages(twice, parse_plan("pp=4,batch=4")) == [0, 1, 1, 3]

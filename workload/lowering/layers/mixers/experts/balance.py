@@ -25,7 +25,7 @@ from workload.lowering.layers import sequence_parallel as rows
 from workload.model.experts import SEQUENCE
 from workload.models import moe, mtp
 from workload.op import NONE, Buffer, Part, layer_part
-from workload.stages import chunk_layers, places_of
+from workload.stages import places_of
 
 TOTAL = "balance"
 
@@ -109,8 +109,8 @@ def move_biases(b: Builder) -> None:
 
 def _own_layers(b: Builder) -> list[int]:
     """The stage's layers with experts."""
-    chunks = chunk_layers(b.gpt, b.plan)
-    layers = [layer for part in places_of(b.plan).parts(b.stage) for layer in chunks[part]]
+    parts = places_of(b.plan).parts(b.stage)
+    layers = [layer for part in parts for layer in b.few.parts[part]]
     if b.has_head:
         layers += [n for depth in range(mtp.depths_held(b.gpt)) for n in mtp.numbers(b.gpt, depth)]
     return [layer for layer in layers if moe.has_experts(b.gpt, layer)]

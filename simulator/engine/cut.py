@@ -1,0 +1,367 @@
+"""All layers of a program, from one in which a few stand for them.
+
+Passes go through the layers: forward, backward, and at the step's end, of every micro-batch. In the
+order of the program, what stands from the second of the turns around those left out (see
+`workload/lowering/few_layers.py`) to the third is the *body* of a pass: ops of that turn, and those
+of its neighbours that are issued ahead or behind. What follows up to the fourth turn has to be the
+body once more, each op of the next turn, or the one before. Then the whole program is the few one
+with the body written once more for each turn left out.
+
+An op works on buffers of its own turn and of near ones, which move with it, or on those of one
+turn far away, or of no layer, which stay; what sums over all layers works on those of all of them.
+That two bodies are alike is looked up, and that a body's ops work on the same in both; an
+IrregularError says that they do not. That the lowering writes all further layers like these is its
+own matter: tests compare with programs of all layers.
+
+Cost: arrays with one entry for each operand of the whole program.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from simulator.engine.columns import Columns, Lists
+from workload.lowering.few_layers import Run
+from workload.op import NONE
+from workload.sizes.arrays import Flags, Indices
+
+REACH = 2  # turns between an op and what it works on, unless that is far away
+
+
+class IrregularError(Exception):
+    """A program whose layers do not repeat."""
+
+
+def with_all_layers(columns: Columns, run: Run) -> Columns:
+    """The columns with the layers that a run lacks."""
+    return _Cut(columns, run).whole
+
+
+class _Bodies(NamedTuple):
+    """Places: by body where it begins, and how many ops it has."""
+
+    first: Indices
+    length: Indices
+
+
+class _Cut:
+    """A program on its way to all layers of a run, whose turns are numbered; `turn` is NONE for ops
+    of other layers or of none. A *row* has the ops that differ in their turn alone."""
+
+    def __init__(self, columns: Columns, run: Run) -> None:
+        self.columns, self.run = columns, run
+        self.kept, self.more, self.middle = run.turns, run.more, run.before - 1
+        self.turn, phase = self._places(columns.layer)
+        self.inside: Flags = self.turn != NONE
+        keys = columns.same_but_layer, columns.micro_batch, phase
+        self.rows = _numbered(keys, self.inside)
+
+    def _places(self, layers: Indices) -> tuple[Indices, Indices]:
+        """The turns of layers, and where in a turn they are."""
+        known = np.full(max(*self.run.lowered, int(layers.max(initial=0))) + 2, NONE)
+        known[list(self.run.lowered)] = np.arange(len(self.run.lowered))
+        at = known[layers]  # the last one for NONE
+        return np.where(at == NONE, NONE, at // self.run.period), at % self.run.period
+
+    @cached_property
+    def places(self) -> Indices:
+        """Where the op of each row stands in each turn, (rows, turns); NONE: it has none there."""
+        count = int(self.rows.max(initial=NONE)) + 1
+        found = np.full((count, self.kept), NONE, dtype=np.int64)
+        found[self.rows[self.inside], self.turn[self.inside]] = np.flatnonzero(self.inside)
+        if (found != NONE).sum() != self.inside.sum():
+            raise IrregularError("two ops are told apart by nothing")
+        return found
+
+    @cached_property
+    def bodies(self) -> _Bodies:
+        """The bodies of all passes, in the order of the program."""
+        pair = self.places[:, self.middle : self.middle + 2]
+        here, there = pair.min(axis=1), pair.max(axis=1)
+        placed, found = here == NONE, list[tuple[int, int]]()
+        anchors = self.columns.stream[np.maximum(here, 0)] == 0
+        for rows in (np.flatnonzero(anchors & ~placed), np.flatnonzero(~anchors & ~placed)):
+            for row in rows[np.argsort(here[rows], kind="stable")].tolist():
+                if not placed[row]:
+                    first, length = int(here[row]), int(there[row] - here[row])
+                    own = self._body(first, length)
+                    if placed[own].any():
+                        raise IrregularError("an op is in two bodies")
+                    placed[own] = True
+                    found.append((first, length))
+        return _Bodies(*np.array(sorted(found), dtype=np.int64).reshape(-1, 2).T)
+
+    def _body(self, first: int, length: int) -> Indices:
+        """The rows of a body, which is there twice."""
+        if first + 2 * length > len(self.rows):
+            raise IrregularError("a body reaches the end of the program")
+        one, other = slice(first, first + length), slice(first + length, first + 2 * length)
+        rows, columns = self.rows[one], self.columns
+        alike = (
+            (rows, self.rows[other]),
+            *((each[one], each[other]) for each in (columns.sort, columns.slot)),
+        )
+        if not all((a == b).all() for a, b in alike) or (rows == NONE).any():
+            raise IrregularError("what follows a body is another one")
+        if (np.abs(self.turn[other] - self.turn[one]) != 1).any():
+            raise IrregularError("ops of a body are not of the next turn")
+        if len(np.unique(rows)) != length:
+            raise IrregularError("a body has an op twice")
+        return rows
+
+    @cached_property
+    def bodied(self) -> tuple[Indices, Indices]:
+        """The ops of all bodies, and the same ops of what follows each."""
+        count = np.repeat(self.bodies.length, self.bodies.length)
+        first = np.repeat(self.bodies.first, self.bodies.length)
+        own = first + _places_within(self.bodies.length)
+        return own, own + count
+
+    @cached_property
+    def turn_of_whole(self) -> Indices:
+        """By op that is lowered, its turn among all: those left out come behind a pass' body."""
+        turn = np.where(self.turn > self.middle, self.turn + self.more, self.turn)
+        own, other = self.bodied
+        ends = np.repeat(self.bodies.first + self.bodies.length, self.bodies.length)
+        insertion = np.full(len(self.places), NONE, dtype=np.int64)
+        insertion[self.rows[own]] = ends
+        upward = np.zeros(len(self.places), dtype=np.bool_)
+        upward[self.rows[own]] = self.turn[other] > self.turn[own]
+        if (
+            (insertion == NONE) & (self.places[:, self.middle : self.middle + 2] != NONE).any(1)
+        ).any():
+            raise IrregularError("an op of a turn in the middle is in no body")
+        (at,) = np.nonzero(self.inside)
+        rows = self.rows[at]
+        recurs = insertion[rows] != NONE
+        at, rows = at[recurs], rows[recurs]
+        late = (at < insertion[rows]) != upward[rows]
+        turn[at] = self.turn[at] + self.more * late
+        return np.asarray(turn)
+
+    @cached_property
+    def sources(self) -> tuple[Indices, Indices]:
+        """By op of the whole program which it is or is a copy of, and which copy: 0, 1, ..."""
+        own, first, length = len(self.rows), self.bodies.first, self.bodies.length
+        ends = first + length
+        copies = np.ones(own, dtype=np.int64)
+        position = (
+            np.arange(own)
+            + self.more
+            * np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(length)])[
+                np.searchsorted(ends, np.arange(own), side="right")
+            ]
+        )
+        total = own + self.more * int(length.sum())
+        source, copy = np.empty(total, dtype=np.int64), np.zeros(total, dtype=np.int64)
+        source[position] = np.arange(own)
+        body, _ = self.bodied
+        each = np.repeat(length, length)
+        number = np.arange(1, self.more + 1)[:, None]
+        at = position[body] + number * each
+        source[at], copy[at] = body, number
+        assert copies.sum() + number.size * len(body) == total, "every op is one or a copy"
+        return source, copy
+
+    @cached_property
+    def turns(self) -> Indices:
+        """By op of the whole program its turn."""
+        source, copy = self.sources
+        own, other = self.bodied
+        step = np.zeros(len(self.rows), dtype=np.int64)
+        step[own] = self.turn[other] - self.turn[own]
+        return np.asarray(self.turn_of_whole[source] + copy * step[source])
+
+    @cached_property
+    def families(self) -> tuple[Indices, Indices, Indices]:
+        """By buffer its turn, NONE if it has none; its *family*, that of the same buffers of other
+        turns; and its number in the whole program, that of the first turn of a family's."""
+        columns = self.columns
+        turn, phase = self._places(columns.buffer_layers)
+        inside = turn != NONE
+        born, place = columns.first_written
+        made = (born != NONE) & ~columns.lasting
+        row = np.where(self.rows[born] == NONE, len(self.places) + born, self.rows[born])
+        row, place = np.where(made, row, NONE), np.where(made, place, np.arange(len(place)))
+        order = _counted_within(np.stack([row, turn, phase]), place)
+        family = _numbered((row, phase, order), inside)
+        count = int(family.max(initial=NONE)) + 1
+        alone = np.flatnonzero(~inside)
+        number = np.empty(len(turn), dtype=np.int64)
+        number[alone] = np.arange(len(alone))
+        whole = len(alone) + family * (self.kept + self.more)
+        number[inside] = whole[inside]
+        self.buffers = len(alone) + count * (self.kept + self.more)
+        return turn, family, number
+
+    def _operands(self, lists: Lists) -> Lists:
+        """What the ops of the whole program read, or write."""
+        turn, _, number = self.families
+        source, _ = self.sources
+        whole = lists.of_some(source)
+        owner = whole.owners
+        buffer, one = whole.places, source[owner]
+        self._check_operands(lists)
+        away = turn[buffer] - self.turn[one]
+        sums = self._sums(lists)[one]
+        near = (self.turn[one] != NONE) & (np.abs(away) <= REACH) & ~sums
+        far = np.where(turn[buffer] > self.middle, turn[buffer] + self.more, turn[buffer])
+        at = np.where(near, self.turns[owner] + away, far)
+        inside = turn[buffer] != NONE
+        if ((at[inside] < 0) | (at[inside] >= self.kept + self.more)).any():
+            raise IrregularError("an op works on a turn that is not there")
+        found = number[buffer] + np.where(inside, at, 0)
+        further = sums & (turn[buffer] == self.middle)
+        return _with_further(whole.offsets, found, further, self.more)
+
+    def _check_operands(self, lists: Lists) -> None:
+        """That ops of a body work on the same in what follows it, of the next turn or the same."""
+        turn, family, _ = self.families
+        own, other = self.bodied
+        counts = np.diff(lists.offsets)
+        if (counts[own] != counts[other]).any():
+            raise IrregularError("ops of a body work on more or less in what follows it")
+        first, second = (lists.of_some(each).places for each in (own, other))
+        before, after = (np.repeat(self.turn[each], counts[each]) for each in (own, other))
+        away, later = turn[first] - before, turn[second] - after
+        near = [np.abs(each) <= REACH for each in (away, later)]
+        moves = (family[first] == family[second]) & (away == later) & near[0] & near[1]
+        stays = (first == second) & ((turn[first] == NONE) | ~(near[0] | near[1]))
+        if not np.where(turn[first] == NONE, stays, moves | stays).all():
+            raise IrregularError("ops of a body work on others in what follows it")
+
+    def _sums(self, lists: Lists) -> Flags:
+        """Which ops work on buffers of all turns: an op of no body that works on those of the two
+        turns in the middle."""
+        turn, *_ = self.families
+        owner = lists.owners
+        counts = np.zeros((self.kept, len(self.rows)), dtype=np.int64)
+        own = turn[lists.places]
+        (there,) = np.nonzero(own != NONE)
+        np.add.at(counts, (own[there], owner[there]), 1)
+        middle = counts[self.middle : self.middle + 2]
+        alone = np.ones(len(self.rows), dtype=np.bool_)
+        alone[np.concatenate(self.bodied)] = False
+        if (alone & ~self.inside & (middle[0] != middle[1])).any():
+            raise IrregularError("an op of no layer works on a layer in the middle")
+        return np.asarray(alone & (counts > 0).all(axis=0) & (middle[0] == middle[1]))
+
+    @cached_property
+    def whole(self) -> Columns:
+        """The columns of the whole program."""
+        columns, (source, _) = self.columns, self.sources
+        reads, writes = self._operands(columns.reads), self._operands(columns.writes)
+        turn, _, number = self.families
+        buffer = np.zeros(self.buffers, dtype=np.int64)
+        layer_of_buffer = np.full(self.buffers, NONE, dtype=np.int64)
+        every = np.arange(self.kept + self.more)
+        inside = turn != NONE
+        buffer[number[~inside]] = np.flatnonzero(~inside)
+        layer_of_buffer[number[~inside]] = columns.buffer_layers[~inside]
+        _, phase = self._places(columns.buffer_layers)
+        at = number[inside][:, None] + every
+        buffer[at] = np.flatnonzero(inside)[:, None]
+        layer_of_buffer[at] = self._layers(every, phase[inside][:, None])
+        for own in (inside & (turn == each) for each in range(self.kept)):
+            place = np.where(turn[own] > self.middle, turn[own] + self.more, turn[own])
+            buffer[number[own] + place] = np.flatnonzero(own)
+        moved = self.turns != NONE
+        _, op_phase = self._places(columns.layer)
+        layers = columns.layer[source]
+        layers[moved] = self._layers(self.turns[moved], op_phase[source[moved]])
+        block, block_kinds, block_layers = self._blocks()
+        return replace(
+            columns,
+            source=columns.source[source],
+            layer=layers,
+            micro_batch=columns.micro_batch[source],
+            reads=reads,
+            writes=writes,
+            buffer=columns.buffer[buffer],
+            buffer_layers=layer_of_buffer,
+            block=block,
+            block_kinds=block_kinds,
+            block_layers=block_layers,
+            slot=columns.slot[source],
+            of_slot=columns.of_slot[source],
+        )
+
+    def _blocks(self) -> tuple[Indices, Indices, Indices]:
+        """By op of the whole program its block; by block its kind and its layer."""
+        columns, (source, _) = self.columns, self.sources
+        turn, phase = self._places(columns.block_layers)
+        inside = turn != NONE
+        family = _numbered((columns.block_kinds, phase), inside)
+        alone = np.flatnonzero(~inside)
+        count, each = int(family.max(initial=NONE)) + 1, self.kept + self.more
+        number = np.where(inside, len(alone) + family * each, 0)
+        number[alone] = np.arange(len(alone))
+        one, following = (at[columns.block[self.bodied[0]] != NONE] for at in self.bodied)
+        own, other = columns.block[one], columns.block[following]
+        away, later = turn[own] - self.turn[one], turn[other] - self.turn[following]
+        moves = (family[own] == family[other]) & (away == later) & inside[own]
+        if not (moves | (own == other)).all():
+            raise IrregularError("ops of a body are in other blocks in what follows it")
+        block, t = columns.block[source], self.turn[source]
+        far = np.where(turn[block] > self.middle, turn[block] + self.more, turn[block])
+        at = np.where(t != NONE, self.turns + turn[block] - t, far)
+        found = number[block] + np.where(inside[block], at, 0)
+        kinds = np.zeros(len(alone) + count * each, dtype=np.int64)
+        layers = np.full(len(kinds), NONE, dtype=np.int64)
+        kinds[number[alone]] = columns.block_kinds[alone]
+        layers[number[alone]] = columns.block_layers[alone]
+        places = number[inside][:, None] + np.arange(each)
+        kinds[places] = columns.block_kinds[inside][:, None]
+        layers[places] = self._layers(np.arange(each), phase[inside][:, None])
+        return np.where(block == NONE, NONE, found), kinds, layers
+
+    def _layers(self, turns: Indices, phase: Indices) -> Indices:
+        """The layers at some places of turns."""
+        run, split = self.run, self.run.before * self.run.period
+        every = np.array([*run.lowered[:split], *run.missing, *run.lowered[split:]])
+        return np.asarray(every[turns * run.period + phase])
+
+
+def _numbered(keys: tuple[Indices, ...], inside: Flags) -> Indices:
+    """A number for each entry inside, equal for equal keys; NONE for others."""
+    found = np.full(len(inside), NONE, dtype=np.int64)
+    mixed = np.zeros(int(inside.sum()), dtype=np.int64)
+    for key in keys:
+        own = key[inside] + 1
+        mixed = mixed * (int(own.max(initial=0)) + 1) + own
+        mixed = np.unique(mixed, return_inverse=True)[1].reshape(-1)
+    found[inside] = mixed
+    return found
+
+
+def _places_within(lengths: Indices) -> Indices:
+    """0, 1, ... up to each length."""
+    ends = np.cumsum(lengths)
+    return np.asarray(np.arange(int(lengths.sum())) - np.repeat(ends - lengths, lengths))
+
+
+def _counted_within(keys: Indices, order: Indices) -> Indices:
+    """By entry how many with equal keys come before it, in that order."""
+    every = np.lexsort((order, *keys))
+    own = keys[:, every]
+    begins = np.concatenate([[True], (own[:, 1:] != own[:, :-1]).any(axis=0)])[: len(every)]
+    first = np.maximum.accumulate(np.where(begins, np.arange(len(every)), 0))
+    found = np.empty(len(every), dtype=np.int64)
+    found[every] = np.arange(len(every)) - first
+    return found
+
+
+def _with_further(offsets: Indices, places: Indices, which: Flags, more: int) -> Lists:
+    """Lists with so many numbers more behind each of some places, each one larger."""
+    if not which.any():
+        return Lists(offsets, places)
+    counts = np.where(which, 1 + more, 1)
+    owner = Lists(offsets, places).owners
+    found = np.repeat(places, counts) + _places_within(counts)
+    lengths = np.zeros(len(offsets) - 1, dtype=np.int64)
+    np.add.at(lengths, owner, counts)
+    return Lists(np.concatenate([[0], np.cumsum(lengths)]), found)
