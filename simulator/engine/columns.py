@@ -12,12 +12,12 @@ Cost: a microsecond or two for each op, in Python; all that follows is a few nan
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, pairwise
 from operator import attrgetter
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -33,6 +33,9 @@ from workload.structure import Structure, memoized_on
 
 # Attributes that say whose operands an op has, and nothing of its time.
 NAMES = ("parameters", "place", "shares")
+
+
+Found = TypeVar("Found")
 
 
 class Lists(NamedTuple):
@@ -86,6 +89,14 @@ class Sorts:
 
     ops: Sequence[Op]
     of_op: Indices
+    _known: dict[Callable[[Any], Any], Any] = field(default_factory=dict, repr=False)
+
+    def found(self, finds: Callable[[Sorts], Found]) -> Found:
+        """What a function finds out about the sorts, which is kept."""
+        if finds not in self._known:
+            self._known[finds] = finds(self)
+        known: Found = self._known[finds]
+        return known
 
     @classmethod
     def of(cls, ops: Sequence[Op]) -> Sorts:
@@ -123,15 +134,9 @@ class Sorts:
         number = {stream: at for at, stream in enumerate(self.streams)}
         return self.numbers(lambda op: number[op.stream])
 
-    @cached_property
-    def is_message(self) -> Flags:
-        """Which sorts are of messages."""
-        return np.array([op.is_message for op in self.ops], dtype=np.bool_)
-
-    @cached_property
-    def is_fence(self) -> Flags:
-        """Which sorts are of fences."""
-        return np.array([op.kind == FENCE for op in self.ops], dtype=np.bool_)
+    def flags(self, holds: Callable[[Op], bool]) -> Flags:
+        """For each sort whether something holds."""
+        return np.array([holds(op) for op in self.ops], dtype=np.bool_)
 
     @cached_property
     def same_but_layer(self) -> Indices:
@@ -350,7 +355,10 @@ def make_columns(
     of_slot = np.array([NONE if slot is None else number_of[slot] for slot in of_block])[block]
     sorts = Sorts.of(ops)
     apart = np.array([own.chunk != NONE for own in blocks])[block]
-    between = sorts.is_message[sorts.of_op] | (sorts.is_fence[sorts.of_op] & apart)
+    message, fence = (
+        sorts.flags(holds)[sorts.of_op]
+        for holds in (lambda op: op.is_message, lambda op: op.kind == FENCE)
+    )
     found = Columns(
         ops,
         list(buffers.values()),
@@ -367,7 +375,7 @@ def make_columns(
         block_layers=np.array([own.part.layer for own in blocks], dtype=np.int64),
         slot=np.array(each, dtype=np.int64)[block],
         slots=list(number_of),
-        of_slot=np.where(between, NONE, of_slot),  # `is_between_slots`
+        of_slot=np.where(message | (fence & apart), NONE, of_slot),  # `is_between_slots`
     )
     born, _ = found.first_written
     own = (found.buffer_layers == NONE) & (born != NONE) & ~found.lasting

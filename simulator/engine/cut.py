@@ -55,10 +55,13 @@ class _Cut:
     def __init__(self, columns: Columns, run: Run) -> None:
         self.columns, self.run = columns, run
         self.kept, self.more, self.middle = run.turns, run.more, run.before - 1
-        self.turn, phase = self._places(columns.layer)
-        self.inside: Flags = self.turn != NONE
+        turn, phase = self._places(columns.layer)
         keys = columns.same_but_layer, columns.micro_batch, phase
-        self.rows = _numbered(keys, self.inside)
+        self.rows = _numbered(keys, turn != NONE)
+        # Layers that are missing at the step's end alone have no turn elsewhere.
+        self.region: Flags = (columns.block == NONE) | (not run.at_end)
+        self.turn = np.where(self.region, turn, NONE)
+        self.inside: Flags = self.turn != NONE
 
     def _places(self, layers: Indices) -> tuple[Indices, Indices]:
         """The turns of layers, and where in a turn they are."""
@@ -182,6 +185,8 @@ class _Cut:
         turns; and its number in the whole program, that of the first turn of a family's."""
         columns = self.columns
         turn, phase = self._places(columns.buffer_layers)
+        if self.run.at_end:
+            turn = np.where(self._touched, turn, NONE)
         inside = turn != NONE
         born, place = columns.first_written
         made = (born != NONE) & ~columns.lasting
@@ -197,6 +202,14 @@ class _Cut:
         number[inside] = whole[inside]
         self.buffers = len(alone) + count * (self.kept + self.more)
         return turn, family, number
+
+    @property
+    def _touched(self) -> Flags:
+        """Which buffers ops of the region work on."""
+        found = np.zeros(len(self.columns.buffer), dtype=np.bool_)
+        for lists in (self.columns.reads, self.columns.writes):
+            found[lists.places[self.region[lists.owners]]] = True
+        return found
 
     def _operands(self, lists: Lists) -> Lists:
         """What the ops of the whole program read, or write."""
@@ -246,6 +259,7 @@ class _Cut:
         middle = counts[self.middle : self.middle + 2]
         alone = np.ones(len(self.rows), dtype=np.bool_)
         alone[np.concatenate(self.bodied)] = False
+        alone &= self.region
         if (alone & ~self.inside & (middle[0] != middle[1])).any():
             raise IrregularError("an op of no layer works on a layer in the middle")
         return np.asarray(alone & (counts > 0).all(axis=0) & (middle[0] == middle[1]))
@@ -320,10 +334,9 @@ class _Cut:
         return np.where(block == NONE, NONE, found), kinds, layers
 
     def _layers(self, turns: Indices, phase: Indices) -> Indices:
-        """The layers at some places of turns."""
-        run, split = self.run, self.run.before * self.run.period
-        every = np.array([*run.lowered[:split], *run.missing, *run.lowered[split:]])
-        return np.asarray(every[turns * run.period + phase])
+        """The layers at some places of turns; at the step's end they are in the model's order."""
+        every = np.array(sorted(self.run.every) if self.run.at_end else self.run.every)
+        return np.asarray(every[turns * self.run.period + phase])
 
 
 def _numbered(keys: tuple[Indices, ...], inside: Flags) -> Indices:

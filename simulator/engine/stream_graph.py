@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simulator.costs.kernel_launch import is_awaited, is_issued
-from simulator.engine.columns import Columns, Lists, columns_of
+from simulator.engine.columns import Columns, Lists, Sorts, columns_of
 from simulator.engine.core import core
 from simulator.engine.interference import FENCE, Interference, OverlapWindow, interference_of
 from workload.dataflow import Waits
@@ -18,6 +20,7 @@ from workload.sizes.arrays import Counts, Flags, Indices
 from workload.structure import Structure, memoized_on
 
 Group = tuple[str, ...]
+Number = TypeVar("Number", np.int64, np.bool_)
 PIPE = "pp"  # what waiting for other stages is reported as
 HOST = "host"  # and waiting for the host that issues kernels
 IS_COMPUTE, IS_COLLECTIVE = 1, 2  # bits of `_beside`
@@ -82,9 +85,9 @@ class StreamGraph:
         order = used[np.argsort(first)].tolist()
         return [(self.columns.sorts.ops[number], int(counts[number])) for number in order]
 
-    def _of_each(self, number: Callable[[Op], int]) -> Indices:
-        """A number for every op, the same for all of a sort."""
-        return self.columns.sorts.numbers(number)[self.sort]
+    def _by_sort(self, numbers: Callable[[Sorts], NDArray[Number]]) -> NDArray[Number]:
+        """A number for every op, given one for each sort."""
+        return self.columns.sorts.found(numbers)[self.sort]
 
     @cached_property
     def stream(self) -> Indices:
@@ -106,39 +109,38 @@ class StreamGraph:
     @cached_property
     def communicates(self) -> list[bool]:
         """Whether each op moves data between ranks."""
-        each: list[int] = self._of_each(lambda op: op.communicates).tolist()
-        return list(map(bool, each))
+        each: list[bool] = self._by_sort(_communicates).tolist()
+        return each
 
     @cached_property
     def collectives(self) -> Flags:
         """Which ops are collectives."""
-        return self._of_each(lambda op: op.is_collective).astype(np.bool_)
+        return self._by_sort(_is_collective)
 
     @cached_property
     def meets_within(self) -> Flags:
         """Which ops meet ranks of their own stage alone."""
-        return self._of_each(_meets_within).astype(np.bool_)
+        return self._by_sort(_meets_within)
 
     @cached_property
     def groups(self) -> list[Group]:
         """Whom the ops of `meetings` concern: all different groups."""
-        every = self.columns.sorts.ops
-        return list(dict.fromkeys(op.traffic for op in every if _meets_within(op)))
+        return self.columns.sorts.found(_groups)
 
     @cached_property
     def meetings(self) -> tuple[Indices, Indices]:
         """The ops that meet ranks of the same stage alone, and the group of each, as its place
         among `groups`."""
-        number = {group: at for at, group in enumerate(self.groups)}
-        which = self._of_each(lambda op: number[op.traffic] if _meets_within(op) else NONE)
+        which = self._by_sort(_group_numbers)
         places = np.flatnonzero(which != NONE)
         return places, which[places]
 
     @cached_property
     def meetings_across(self) -> list[int]:
         """The ops that meet ranks of other stages, which issue other ops."""
-        across = self._of_each(lambda op: op.communicates and not _meets_within(op))
-        return np.flatnonzero(across).tolist()
+        found = np.flatnonzero(self._by_sort(_communicates) & ~self.meets_within)
+        across: list[int] = found.tolist()
+        return across
 
     @cached_property
     def compute_ops(self) -> Indices:
@@ -160,9 +162,8 @@ class StreamGraph:
     def time_keys(self) -> tuple[list[str], Indices]:
         """What ops' time is reported as, or time that no op of this rank takes, as `PIPE` and
         `HOST`; and for each op which of these."""
-        known = {PIPE: 0, HOST: 1}
-        each = self._of_each(lambda op: known.setdefault(_time_key(op), len(known)))
-        return list(known), each
+        keys, each = self.columns.sorts.found(_time_keys)
+        return keys, each[self.sort]
 
     def meeting(self, index: int) -> Hashable:
         """What members of its group know a collective or message by: a message by its tag, a
@@ -171,7 +172,7 @@ class StreamGraph:
         op = self.op(index)
         if op.is_message:
             return op.attributes["tag"]
-        return index if _meets_within(op) else op.name
+        return index if meets_within(op) else op.name
 
     @cached_property
     def can_overlap(self) -> bool:
@@ -188,23 +189,12 @@ class StreamGraph:
     def issuing(self) -> Indices:
         """By op, as bits: whether the host issues it, waits before it, and whether it
         communicates."""
-        return self._of_each(
-            lambda op: (
-                IS_ISSUED * is_issued(op)
-                + IS_AWAITED * is_awaited(op)
-                + COMMUNICATES * op.communicates
-            )
-        )
+        return self._by_sort(_issuing)
 
     @cached_property
     def _beside(self) -> Indices:
         """By op, as bits: whether it is compute that collectives slow, and such a collective."""
-        return self._of_each(
-            lambda op: (
-                IS_COMPUTE * (not op.communicates and op.stream == COMPUTE and op.kind != FENCE)
-                + IS_COLLECTIVE * op.is_collective
-            )
-        )
+        return self._by_sort(_beside)
 
     def interference(self, carry_in: tuple[str, ...]) -> Interference:
         """Which compute runs beside which collectives; on the streams `carry_in` some are in flight
@@ -242,9 +232,53 @@ def _runs(numbers: Indices) -> Indices:
     return np.asarray(np.where(different == NONE, NONE, place)[which], dtype=np.int64)
 
 
-def _meets_within(op: Op) -> bool:
+def meets_within(op: Op) -> bool:
     """Whether an op meets ranks of its own stage alone."""
     return op.is_collective and ACROSS_STAGES.isdisjoint(op.axes)
+
+
+def _meets_within(sorts: Sorts) -> Flags:
+    return sorts.flags(meets_within)
+
+
+def _is_collective(sorts: Sorts) -> Flags:
+    return sorts.flags(lambda op: op.is_collective)
+
+
+def _communicates(sorts: Sorts) -> Flags:
+    return sorts.flags(lambda op: op.communicates)
+
+
+def _groups(sorts: Sorts) -> list[Group]:
+    return list(dict.fromkeys(op.traffic for op in sorts.ops if meets_within(op)))
+
+
+def _group_numbers(sorts: Sorts) -> Indices:
+    number = {group: at for at, group in enumerate(sorts.found(_groups))}
+    return sorts.numbers(lambda op: number[op.traffic] if meets_within(op) else NONE)
+
+
+def _time_keys(sorts: Sorts) -> tuple[list[str], Indices]:
+    known = {PIPE: 0, HOST: 1}
+    each = sorts.numbers(lambda op: known.setdefault(_time_key(op), len(known)))
+    return list(known), each
+
+
+def _issuing(sorts: Sorts) -> Indices:
+    return sorts.numbers(
+        lambda op: (
+            IS_ISSUED * is_issued(op) + IS_AWAITED * is_awaited(op) + COMMUNICATES * op.communicates
+        )
+    )
+
+
+def _beside(sorts: Sorts) -> Indices:
+    return sorts.numbers(
+        lambda op: (
+            IS_COMPUTE * (not op.communicates and op.stream == COMPUTE and op.kind != FENCE)
+            + IS_COLLECTIVE * op.is_collective
+        )
+    )
 
 
 def _time_key(op: Op) -> str:

@@ -52,23 +52,24 @@ def _lowered(
         return lower(gpt, plan, forms=forms, behaviour=behaviour, few=few)
 
     few = few_layers(gpt, plan) if fold and can_be_few(gpt, plan, behaviour) else None
-    return WholeProgram(*with_every_layer(lowered, few))
+    program, columns, _ = with_every_layer(lowered, few)
+    return WholeProgram(program, columns)
 
 
 def with_every_layer(
     lowered: Callable[[FewLayers | None], Program], few: FewLayers | None
-) -> tuple[Program, Columns]:
+) -> tuple[Program, Columns, FewLayers | None]:
     """A program and the columns of all layers: of a program of a few layers where these repeat,
-    else of one that is lowered whole."""
+    which are named too, else of one that is lowered whole."""
     if few is not None and few.runs:
         program = lowered(few)
         columns = columns_of(program.outline)
         try:
-            return program, reduce(with_all_layers, few.runs, columns)
+            return program, reduce(with_all_layers, few.runs, columns), few
         except IrregularError:
             pass
     program = lowered(None)
-    return program, columns_of(program.outline)
+    return program, columns_of(program.outline), None
 
 
 @record(slots=False)

@@ -138,6 +138,7 @@ class StageKind:
     program: Program
     columns: Columns
     slots: Sequence[Slot]
+    few: FewLayers | None = None
 
     @cached_property
     def end(self) -> SlotOps:
@@ -151,6 +152,10 @@ class StageKind:
     def _changes(self) -> tuple[Bytes, Bytes]:
         return self.columns.lives.changes(self.program.nbytes)
 
+    def like(self, chunk: int) -> int:
+        """The chunk whose slots stand for those of a chunk."""
+        return chunk if self.few is None else self.few.like[chunk]
+
     def part(self, slot: Slot) -> SlotOps:
         """What stands for a slot of any micro-batch."""
         return self.parts_of(Order.of([slot])).last
@@ -162,7 +167,8 @@ class StageKind:
         middle = (own != 0) & (own != last)
         like = np.where(middle, order.micro_batch - own + min(1, last), order.micro_batch)
         known = _codes(Order.of(self._parts))
-        return Parts(self.distinct, known[order.work, order.chunk, like])
+        chunk = order.chunk if self.few is None else np.array(self.few.like)[order.chunk]
+        return Parts(self.distinct, known[order.work, chunk, like])
 
     @cached_property
     def distinct(self) -> list[SlotOps]:
@@ -173,7 +179,11 @@ class StageKind:
         """How many slots of a step of so many micro-batches each sampled one stands for."""
         count = self.plan.micro_batches
         middle = 1 + micro_batches - len(samples(self.plan)) // self.plan.passes
-        return [1 if slot.micro_batch % count in (0, count - 1) else middle for slot in self._parts]
+        each = [1 if slot.micro_batch % count in (0, count - 1) else middle for slot in self._parts]
+        if self.few is None:
+            return each
+        chunks = [self.few.like.count(slot.chunk) for slot in self._parts]
+        return [own * count for own, count in zip(each, chunks, strict=True)]
 
     def flops(self, micro_batches: int) -> tuple[int, int]:
         """FLOPs of all ranks of a stage in a step, without and with recomputation."""
@@ -279,7 +289,10 @@ def _lowered(
     behaviour: StackBehaviour,
 ) -> StageKind:
     def lowered(few: FewLayers | None) -> Program:
-        return lower_slots(gpt, plan, stage, slots, forms, behaviour, few=few)
+        some = slots if few is None else [slot for slot in slots if few.has_slots(slot.chunk)]
+        return lower_slots(gpt, plan, stage, some, forms, behaviour, few=few, apart=True)
 
     few = few_layers(gpt, plan, stage) if can_be_few(gpt, plan, behaviour) else None
-    return StageKind(plan, *with_every_layer(lowered, few), slots)
+    program, columns, found = with_every_layer(lowered, few)
+    some = [slot for slot in slots if found is None or found.has_slots(slot.chunk)]
+    return StageKind(plan, program, columns, some, found)

@@ -113,7 +113,8 @@ def _named(
         chunks = chunk_layers(kind.program.gpt, kind.plan)
         places = places_of(kind.plan)
         first, here = (
-            chunks[places.part(places.number(s, slot.chunk))] for s in (kind.program.stage, stage)
+            chunks[places.part(places.number(s, chunk))]
+            for s, chunk in ((kind.program.stage, kind.like(slot.chunk)), (stage, slot.chunk))
         )
         part = layer_part(layer + here.start - first.start)
     return op_name(number, part, op.label, recomputed=op.identity[2])

@@ -12,7 +12,7 @@ import pytest
 from simulator.engine.columns import Columns, columns_of
 from simulator.engine.cut import IrregularError, with_all_layers
 from simulator.engine.whole_program import whole_program, with_every_layer
-from simulator.pipeline.slot_ops import kind_of
+from simulator.pipeline.slot_ops import SlotOps, StageKind, kind_of
 from tests.examples import one_in
 from tests.simulator.drawn_steps import drawn_steps
 from tests.simulator.worlds import TINY, by_hand, compute, plan_of
@@ -25,7 +25,7 @@ from workload.passes.stack import PLAIN_BEHAVIOUR
 from workload.plan import Plan
 from workload.plan_text import parse_plan
 from workload.program import Program
-from workload.stages import stage_slots
+from workload.stages import samples, stage_slots
 
 WHOLE = 21
 GRIDS = ("tp=1", "z=4", "tp=2,y=2,z=2,dp=2", "tp=4,sp=true", "tp=2,dp=4,zero=1")
@@ -95,11 +95,33 @@ def test_a_program_of_all_layers_is_the_one_that_is_lowered_whole(text: str) -> 
 
 
 def assert_stages_are_whole(gpt: GPT, plan: Plan) -> None:
-    """That the slots of all stages are those of stages that are lowered whole."""
+    """That slots of all stages, and what closes the step, are as in stages that are lowered
+    whole."""
     for stage in range(plan.pp):
         order = stage_slots(plan, stage)
         kind = kind_of(gpt, plan, stage, order, PLAIN, PLAIN_BEHAVIOUR)
-        assert_same(kind.columns, lower_slots(gpt, plan, stage, kind.slots))
+        slots = [slot for slot in order if slot.micro_batch in samples(plan)]
+        program = lower_slots(gpt, plan, stage, slots, apart=True)
+        whole = StageKind(plan, program, columns_of(program.outline), slots)
+        for slot in slots:
+            assert_same_part(kind.part(slot), whole.part(slot))
+        assert_same_part(kind.end, whole.end)
+        assert np.array_equal(kind.persistent(9), whole.persistent(9))
+        for count in (len(samples(plan)), 9):
+            assert kind.flops(count) == whole.flops(count)
+            assert kind.volume(count) == whole.volume(count)
+
+
+def assert_same_part(found: SlotOps, expected: SlotOps) -> None:
+    """That the ops are the same, what they wait for among themselves, and what they allocate."""
+    keys = [
+        [each.columns.sorts.keys[n] for n in each.graph.sort.tolist()] for each in (found, expected)
+    ]
+    own = [[key[:OPERANDS] + key[OPERANDS + 1 :] for key in every] for every in keys]
+    assert own[0] == own[1]
+    waits = ([sorted(each) for each in part.graph.waits] for part in (found, expected))
+    assert next(waits) == next(waits)
+    assert all(map(np.array_equal, found.memory[:2], expected.memory[:2]))
 
 
 @pytest.mark.parametrize(
@@ -109,6 +131,8 @@ def assert_stages_are_whole(gpt: GPT, plan: Plan) -> None:
         "pp=2,dp=4,zero=2,recompute=full,overlap=dp",
         "pp=3,z=2,vpp=2,overlap=oar+ors,recompute=full:4",
         "pp=2,vpp=2,schedule=zb-v,dp=2,overlap=none",
+        "pp=2,vpp=6,tp=2,dp=2,overlap=dp",
+        "pp=2,vpp=9,z=2,overlap=all,recompute=full:1",
         "pp=2,schedule=zb-h1,z=2,overlap=all,recompute=selective",
     ],
 )
@@ -264,7 +288,7 @@ def test_a_program_that_does_not_repeat_is_lowered_whole() -> None:
     """What closes the step reads something of one layer in the middle."""
     gpt, plan = replace(TINY, layers=WHOLE), plan_of("dp=4,z=2")
     (run,) = few_layers(gpt, plan).runs
-    (middle,) = run.standing_in
+    middle = run.lowered[run.before - 1]
 
     def lowered(few: FewLayers | None) -> Program:
         program = lower(gpt, plan, few=few)
@@ -273,5 +297,6 @@ def test_a_program_that_does_not_repeat_is_lowered_whole() -> None:
         last = replace(program.ops[late], reads=(*program.ops[late].reads, extra))
         return replace(program, ops=(*program.ops[:late], last, *program.ops[late + 1 :]))
 
-    program, columns = with_every_layer(lowered, few_layers(gpt, plan))
+    program, columns, few = with_every_layer(lowered, few_layers(gpt, plan))
+    assert few is None
     assert len(program.ops) == columns.count == len(lower(gpt, plan).ops)

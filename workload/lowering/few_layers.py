@@ -5,19 +5,23 @@ expert is chosen, what of it is recomputed. Where a stretch of kinds comes many 
 layers with experts behind 3 dense ones; 18 times a layer with a window and one without), so many
 turns of it are lowered that what crosses layers reaches neither end; those in the middle are left
 out, and `simulator/engine/cut.py` puts them in again. All other layers are lowered as they are.
+Of chunks in a row on one stage that hold layers of the same kinds the first ones are lowered: their
+slots stand for those of the others, whose layers are put in where the step ends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Mapping, Sequence
+from dataclasses import field
 
 from topologies.records import record
 from workload.gpt import GPT
 from workload.lowering.recompute import recomputed
+from workload.models import moe
 from workload.op import Part, layer_part
 from workload.overlaps import mattering
 from workload.passes.stack import StackBehaviour
+from workload.pipeline.schedule import OPPOSED
 from workload.plan import Plan
 from workload.stages import Kind, chunk_layers, kind_of, places_of
 
@@ -29,11 +33,13 @@ OFFLOAD_REACH = 2  # layers over which copies to the host and back are in flight
 @record(slots=False)
 class Run:
     """Layers that recur: `lowered` are those that are, `missing` those left out behind the first
-    half of them, in turns of `period` layers each."""
+    half of them, in turns of `period` layers each. They are missing everywhere, or where the step
+    ends alone, `at_end`."""
 
     lowered: tuple[int, ...]
     missing: tuple[int, ...]
     period: int
+    at_end: bool = False
 
     @property
     def turns(self) -> int:
@@ -51,23 +57,26 @@ class Run:
         return self.turns // 2
 
     @property
-    def standing_in(self) -> tuple[int, ...]:
-        """The layers that stand for those left out: the turn before these."""
-        return self.lowered[(self.before - 1) * self.period : self.before * self.period]
+    def every(self) -> tuple[int, ...]:
+        """All its layers in their order."""
+        split = self.before * self.period
+        return (*self.lowered[:split], *self.missing, *self.lowered[split:])
 
 
 @record(slots=False)
 class FewLayers:
     """The layers of each part of the model that are lowered, of parts that have `runs` only some
-    of them."""
+    of them, of others none: `like` says for each chunk of the stage which stands for it. `counts`
+    has for how many layers each stands that stands for several."""
 
     parts: Sequence[Sequence[int]]
-    runs: tuple[Run, ...] = ()
+    runs: Sequence[Run] = ()
+    like: Sequence[int] = ()
+    counts: Mapping[Part, int] = field(default_factory=dict)
 
-    @cached_property
-    def counts(self) -> Mapping[Part, int]:
-        """How many layers each stands for that stands for several."""
-        return {layer_part(n): 1 + run.more for run in self.runs for n in run.standing_in}
+    def has_slots(self, chunk: int) -> bool:
+        """Whether slots of a chunk are lowered."""
+        return not self.like or self.like[chunk] == chunk
 
 
 def every_layer(gpt: GPT, plan: Plan) -> FewLayers:
@@ -75,15 +84,65 @@ def every_layer(gpt: GPT, plan: Plan) -> FewLayers:
     return FewLayers(chunk_layers(gpt, plan))
 
 
-def few_layers(gpt: GPT, plan: Plan, stage: int = 0, turns: int = 0) -> FewLayers:
-    """The layers of a stage that are lowered, with so many turns of each run, or as many as what
-    crosses layers asks for."""
+def few_layers(gpt: GPT, plan: Plan, stage: int = 0) -> FewLayers:
+    """The layers of a stage that are lowered, as many as what crosses layers asks for."""
     parts: list[Sequence[int]] = list(chunk_layers(gpt, plan))
-    runs = list[Run]()
-    for number in sorted(set(places_of(plan).parts(stage))):
-        parts[number], own = _few(gpt, plan, parts[number], turns or enough_turns(plan))
+    whole, places, turns = list(parts), places_of(plan), enough_turns(plan)
+    numbers, runs, counts = places.numbers(stage), list[Run](), dict[int, int]()
+    for part in sorted(set(map(places.part, numbers))):
+        parts[part], own = _few(gpt, plan, parts[part], turns)
         runs += own
-    return FewLayers(parts, tuple(runs))
+        for run in own:
+            standing = run.lowered[(run.before - 1) * run.period : run.before * run.period]
+            counts |= dict.fromkeys(standing, 1 + run.more)
+    like = list(range(len(numbers)))
+    chunks = [whole[places.part(each)] for each in numbers]
+    for group in _like_chunks(gpt, plan, chunks):
+        period, count = _repeated(_kinds(gpt, plan, chunks[group.start]))
+        kept, left = group[: -(-turns // count)], group[-(-turns // count) :]
+        for chunk in left:
+            parts[numbers[chunk]], like[chunk] = [], group.start
+        if left:
+            runs.append(_at_end([chunks[each] for each in group], len(kept), period))
+            counts |= {n: (1 + len(left)) * counts.get(n, 1) for n in parts[numbers[group.start]]}
+    return FewLayers(parts, runs, like, {layer_part(n): each for n, each in counts.items()})
+
+
+def _like_chunks(gpt: GPT, plan: Plan, chunks: Sequence[Sequence[int]]) -> list[range]:
+    """The chunks of a stage in a row, several, that hold layers of the same kinds: no end of the
+    model, nor the layer whose loss is the stage's first; none where slots go through several chunks
+    or others of the stage."""
+    if plan.passes > 1 or plan.pipeline.schedule in OPPOSED:
+        return []
+    experts = (n for own in chunks for n in own if moe.has_experts(gpt, n))
+    apart = {0, gpt.layers - 1, next(experts, 0) if gpt.moe.balance_loss else 0}
+    kinds = [None if apart.intersection(own) else _kinds(gpt, plan, own) for own in chunks]
+    found, first = list[range](), 0
+    for at in range(1, len(chunks) + 1):
+        if at == len(chunks) or kinds[at] != kinds[first]:
+            found += [range(first, at)] if at > first + 1 and kinds[first] else []
+            first = at
+    return found
+
+
+def _at_end(chunks: Sequence[Sequence[int]], kept: int, period: int) -> Run:
+    """The run of layers of chunks of which the first ones are lowered."""
+    lowered, missing = ([n for own in some for n in own] for some in (chunks[:kept], chunks[kept:]))
+    return Run(tuple(lowered), tuple(missing), period, at_end=True)
+
+
+def _repeated(kinds: Sequence[Kind]) -> tuple[int, int]:
+    """The shortest stretch that some kinds repeat, and how often; (1, 0) of none."""
+    for period in range(1, len(kinds) + 1):
+        count, rest = divmod(len(kinds), period)
+        if not rest and _times(kinds, 0, period) == count:
+            return period, count
+    return 1, 0
+
+
+def _kinds(gpt: GPT, plan: Plan, layers: Sequence[int]) -> list[Kind]:
+    """The kinds of the layers of a chunk."""
+    return [(*kind_of(gpt, n), recomputed(plan, at)) for at, n in enumerate(layers)]
 
 
 def enough_turns(plan: Plan) -> int:
@@ -104,9 +163,9 @@ def can_be_few(gpt: GPT, plan: Plan, behaviour: StackBehaviour) -> bool:
 
 def _few(
     gpt: GPT, plan: Plan, layers: Sequence[int], turns: int
-) -> tuple[Sequence[int], Iterator[Run]]:
+) -> tuple[Sequence[int], list[Run]]:
     """The layers of a chunk that are lowered, with its runs."""
-    kinds = [(*kind_of(gpt, n), recomputed(plan, at)) for at, n in enumerate(layers)]
+    kinds = _kinds(gpt, plan, layers)
     found, lowered, at = list[Run](), list[int](), 0
     while at < len(kinds):
         period, count = _longest(kinds, at, turns)
@@ -118,7 +177,7 @@ def _few(
             own = list(kept)
         lowered += own
         at += period * count
-    return (lowered if found else layers), iter(found)
+    return (lowered if found else layers), found
 
 
 def _longest(kinds: Sequence[Kind], at: int, turns: int) -> tuple[int, int]:

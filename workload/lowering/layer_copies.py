@@ -17,6 +17,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from functools import cached_property
 from itertools import islice
+from operator import itemgetter
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from topologies.records import record
@@ -80,11 +81,18 @@ class Naming:
 NOWHERE = Naming(NONE, MODEL)
 
 
+Picks = Callable[[Sequence[str]], tuple[str, ...]]
+
+
 class Row(NamedTuple):
-    """An op of a stretch: which of its blocks it is in, whether micro-batch and part are those of
-    the layer, and its attributes that have names."""
+    """An op of a stretch: what picks its name and its operands among all names, which of its blocks
+    it is in, whether micro-batch and part are those of the layer, and its attributes that have
+    names."""
 
     op: Op
+    name: int
+    reads: Picks
+    writes: Picks
     block: int
     own: tuple[bool, bool]
     named: Mapping[str, object]
@@ -123,32 +131,50 @@ class Stretch:
     @cached_property
     def rows(self) -> list[Row]:
         """Its ops as rows."""
-        return [_row(op, self.blocks, self.naming) for op in self.ops]
+        place = {name: at for at, (name, _, _) in enumerate(self.names)}
+        return [_row(op, place, self.blocks, self.naming) for op in self.ops]
+
+    @cached_property
+    def held(self) -> list[tuple[Buffer, int, int, int]]:
+        """Its buffers, as `_held` has them."""
+        return _held(self.buffers, self.names)
 
     def copied(self, b: Builder, to: Naming) -> Written[Any]:
         """Emit what the layer wrote once more in another place; returns its result there."""
         assert all(b.buffers[name].persistent for name in self.others), "it is another layer's"
         one, begins, m, part = self.naming, to.begins, to.micro_batch, to.part
-        name_of = {name: begins[at] + rest for name, at, rest in self.names}
-        _add_buffers(b, self.buffers, name_of, one, to)
+        names = [begins[at] + rest for _, at, rest in self.names]
+        _add_buffers(b, self.held, names, one, to)
         blocks = [self._moved(block, b.block, to) for block in self.blocks]
-        named = name_of.__getitem__
-        for op, block, (own_m, own_part), words in self.rows:
+        add = b.ops.append
+        for op, name, reads, writes, block, (own_m, own_part), words in self.rows:
             how = {**op.attributes, **one.renamed(words, to)} if words else op.attributes
-            operands = tuple(map(named, op.reads)), tuple(map(named, op.writes))
-            b.ops.append(
+            add(
                 Op(
-                    *(named(op.name), op.kind, *operands, blocks[block], op.stream, op.axes),
-                    *(op.nbytes, op.flops, op.replicas, op.dtype, cast(Attributes, how)),
+                    names[name],
+                    op.kind,
+                    reads(names),
+                    writes(names),
+                    blocks[block],
+                    op.stream,
+                    op.axes,
+                    op.nbytes,
+                    op.flops,
+                    op.replicas,
+                    op.dtype,
+                    cast(Attributes, how),
                     m if own_m else op.micro_batch,
                     part if own_part else op.part,
-                    *(op.label, op.purpose, op.launches, op.module),
+                    op.label,
+                    op.purpose,
+                    op.launches,
+                    op.module,
                 )
             )
         for key in self.dropped:
             del b.gathered[self._key(key, to)]
         for key, full in self.gathered.items():
-            b.gathered[self._key(key, to)] = named(full)
+            b.gathered[self._key(key, to)] = one.renamed(full, to)
         out, saved = self.result
         return Written(one.renamed(out, to), self.like, saved, (one, to))
 
@@ -168,32 +194,45 @@ class Declared:
 
     naming: Naming
     names: Sequence[tuple[str, int, str]]
-    buffers: Sequence[Buffer]
+    held: Sequence[tuple[Buffer, int, int, int]]
     layouts: Sequence[Mapping[str, Layout]]
     parameters: Sequence[Parameter]
 
     def copy(self, b: Builder, to: Naming) -> None:
         """Declare the same for another layer."""
         one = self.naming
-        name_of = {name: to.begins[at] + rest for name, at, rest in self.names}
-        _add_buffers(b, self.buffers, name_of, one, to)
+        names = [to.begins[at] + rest for _, at, rest in self.names]
+        _add_buffers(b, self.held, names, one, to)
         for every, own in zip((b.layouts, b.states), self.layouts, strict=True):
             every |= {one.renamed(name, to): layout for name, layout in own.items()}
         for each in self.parameters:
-            names = (one.renamed(own, to) for own in (each.name, each.reduced, each.trained))
-            name, reduced, trained = names
+            about = (one.renamed(own, to) for own in (each.name, each.reduced, each.trained))
+            name, reduced, trained = about
             other = replace(each, name=name, owner=to.part, reduced=reduced, trained=trained)
             b.parameters[name] = other
 
 
 def _add_buffers(
-    b: Builder, buffers: Sequence[Buffer], name_of: Mapping[str, str], one: Naming, to: Naming
+    b: Builder,
+    buffers: Sequence[tuple[Buffer, int, int, int]],
+    names: Sequence[str],
+    one: Naming,
+    to: Naming,
 ) -> None:
-    for of in buffers:
+    for of, name, parameter, rows_of in buffers:
         m, part = one.moved(of.micro_batch, of.part, to)
         about = of.shape, of.dtype, of.role, of.persistent, of.replicas
-        own = name_of[of.parameter], part, m, name_of[of.rows_of], of.rows_in
-        b.add(Buffer(name_of[of.name], *about, *own))
+        own = names[parameter], part, m, names[rows_of], of.rows_in
+        b.add(Buffer(names[name], *about, *own))
+
+
+def _held(
+    buffers: Sequence[Buffer], names: Sequence[tuple[str, int, str]]
+) -> list[tuple[Buffer, int, int, int]]:
+    """Buffers with the places of their own names, of their parameters' and of those that count
+    their rows."""
+    place = {name: at for at, (name, _, _) in enumerate(names)}
+    return [(of, place[of.name], place[of.parameter], place[of.rows_of]) for of in buffers]
 
 
 def _split(names: Iterable[str], naming: Naming) -> list[tuple[str, int, str]]:
@@ -247,7 +286,8 @@ class LayerCopies:
         own = list(buffers.values())
         names = _split(_names_of(own), naming)
         described = list(parameters.values())
-        self._declared[kind] = Declared(naming, names, own, (layouts, states), described)
+        held = _held(own, names)
+        self._declared[kind] = Declared(naming, names, held, (layouts, states), described)
 
     def written(
         self,
@@ -302,8 +342,16 @@ class LayerCopies:
         )
 
 
-def _row(op: Op, blocks: Sequence[Block], naming: Naming) -> Row:
+def _row(op: Op, place: Mapping[str, int], blocks: Sequence[Block], naming: Naming) -> Row:
     words = {key: each for key, each in op.attributes.items() if isinstance(each, str | tuple)}
     named = {key: each for key, each in words.items() if naming.renamed(each, NOWHERE) != each}
     own = op.micro_batch == naming.micro_batch, op.part == naming.part
-    return Row(op, blocks.index(op.block), own, named)
+    reads, writes = (_picks([place[name] for name in way]) for way in (op.reads, op.writes))
+    return Row(op, place[op.name], reads, writes, blocks.index(op.block), own, named)
+
+
+def _picks(places: Sequence[int]) -> Picks:
+    """What picks the entries at some places."""
+    if len(places) > 1:
+        return cast(Picks, itemgetter(*places))
+    return lambda names: tuple([names[at] for at in places])

@@ -69,9 +69,12 @@ def lower_slots(
     behaviour: StackBehaviour = PLAIN_BEHAVIOUR,
     keeps: Keeps | None = None,
     few: FewLayers | None = None,
+    *,
+    apart: bool = False,
 ) -> Program:
     """The program of a stage that runs these slots alone, each by itself, then the optimizer; of
-    all layers, or of a `few` that stand for them."""
+    all layers, or of a `few` that stand for them. Where slots stand `apart`, what is in flight from
+    one to another is not looked at, and messages are awaited where they are posted."""
     assert not forms or plan.training.matmul_forms == "tuned", (
         "a plan of plain matmuls leaves no choice"
     )
@@ -81,7 +84,7 @@ def lower_slots(
     chunks = Chunks(b, early_stop=behaviour.early_stop, keeps=keeps)
     declare(b, chunks)
     keep_rest_here(b)
-    ops, slot_of = emitted(b, chunks, order, forms, behaviour)
+    ops, slot_of = emitted(b, chunks, order, forms, behaviour, apart=apart)
     if b.rule.zeroth_order:
         ops = needed_for(LOSSES, ops)
     b.ops = []
@@ -107,10 +110,12 @@ def emitted(
     order: Sequence[Slot],
     forms: Forms,
     behaviour: StackBehaviour = PLAIN_BEHAVIOUR,
+    *,
+    apart: bool = False,
 ) -> tuple[list[Op], dict[Block, Slot]]:
     """The ops of all slots with their messages, and to which slot each block belongs; the overlaps
     within slots are applied."""
-    messages = Messages(b, chunks, order, behaviour)
+    messages = Messages(b, chunks, order, behaviour, apart=apart)
     ops: list[Op] = []
     slot_of: dict[Block, Slot] = {}
     for number, slot in enumerate(order):

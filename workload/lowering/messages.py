@@ -25,14 +25,25 @@ from workload.lowering.layers import sequence_parallel as rows
 from workload.naming import op_name
 from workload.op import COMPUTE, MODEL, Block, Buffer, Op
 from workload.passes.stack import PLAIN_BEHAVIOUR, StackBehaviour
-from workload.pipeline.message_order import AHEAD, ARRIVED, AWAITED, DEEPSPEED, StageLine
+from workload.pipeline.message_order import (
+    AHEAD,
+    ARRIVED,
+    AWAITED,
+    DEEPSPEED,
+    RECEIVE,
+    SEND,
+    SENT,
+    MessageStep,
+    StageLine,
+)
 from workload.pipeline.order import Order
 from workload.pipeline.schedule import BACKWARD, FORWARD, SILENT, Slot
 from workload.stages import order_of_messages
 
 
 class Messages:
-    """The messages around the slots of one stage, asked for in the order of the schedule."""
+    """The messages around the slots of one stage, asked for in the order of the schedule; those of
+    slots that stand `apart` are awaited right where they are posted."""
 
     def __init__(
         self,
@@ -40,23 +51,31 @@ class Messages:
         chunks: Chunks,
         order: Sequence[Slot],
         behaviour: StackBehaviour = PLAIN_BEHAVIOUR,
+        *,
+        apart: bool = False,
     ) -> None:
         self._b = b
         self._scattered = behaviour.scatter_gather if rows.parts(b) == 1 < b.grid.tp else ()
         self._chunks = chunks
         self._order = Order.of(order).slots
         self._how = order_of_messages(behaviour.messages, b.plan)
-        line = StageLine(
-            order=Order.of(order),
-            receives=np.array([self._receives(slot) for slot in order], dtype=np.bool_),
-            sends=np.array([self._sends(slot) for slot in order], dtype=np.bool_),
-            turned=np.array([self._turned(slot) for slot in order], dtype=np.bool_),
-            stage=b.stage,
-            stages=b.plan.pp,
-            paired=b.plan.in_pairs,
-        )
-        moves = bool((line.receives | line.sends).any())
-        self._gaps = line.gaps(self._how).lists if moves else [[]] * (len(order) + 1)
+        receives, sends = [
+            [holds(slot) for slot in order] for holds in (self._receives, self._sends)
+        ]
+        self._gaps: Sequence[Sequence[MessageStep]] = [[]] * (len(order) + 1)
+        if apart:
+            self._gaps = _apart(receives, sends)
+        elif any(receives) or any(sends):
+            line = StageLine(
+                order=Order.of(order),
+                receives=np.array(receives, dtype=np.bool_),
+                sends=np.array(sends, dtype=np.bool_),
+                turned=np.array([self._turned(slot) for slot in order], dtype=np.bool_),
+                stage=b.stage,
+                stages=b.plan.pp,
+                paired=b.plan.in_pairs,
+            )
+            self._gaps = line.gaps(self._how).lists
 
     def source(self, number: int) -> str:
         """The buffer in which a slot's input arrives, "" for one that needs none."""
@@ -175,6 +194,15 @@ class Messages:
 
     def _block(self, slot: Slot) -> Block:
         return Block(slot.micro_batch, MODEL, slot.work, chunk=self._chunks.number(slot.chunk))
+
+
+def _apart(receives: Sequence[bool], sends: Sequence[bool]) -> list[list[MessageStep]]:
+    """What is posted and awaited before each slot, and behind the last one."""
+    gaps: list[list[MessageStep]] = [[] for _ in range(len(receives) + 1)]
+    for place, (comes, leaves) in enumerate(zip(receives, sends, strict=True)):
+        gaps[place] += [MessageStep(what, place) for what in (RECEIVE, ARRIVED) if comes]
+        gaps[place + 1] += [MessageStep(what, place) for what in (SEND, SENT) if leaves]
+    return gaps
 
 
 def _direction(slot: Slot) -> str:
