@@ -44,8 +44,8 @@ class Overlap:
     pass, which that of chunks puts together. `works` are the works of slots in which it moves any
     op, and with `last` it does so in the last micro-batch alone. `purposes` are those of the
     collectives that it gives a stream of their own; `matters` says, for sizes, whether there are
-    any. What it moves is in flight over no more than `reach` layers. One that is not `usual` is
-    switched on by name alone, and not searched.
+    any. What it moves is in flight over so many layers as a rule, and at most (`reach`). One that
+    is not `usual` is switched on by name alone, and not searched.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Overlap:
     purposes: tuple[str, ...] = ()
     works: tuple[str, ...] = WORKS
     last: bool = False
-    reach: int = 1
+    reach: tuple[int, int] = (0, 0)
     usual: bool = True
 
 
@@ -89,7 +89,7 @@ ORS = Overlap(
     matters=lambda sizes: (sizes["z"] > 1) | _shards(sizes, 2),
     purposes=(GRAD_SCATTER,),
     works=(BACKWARD, WEIGHT),
-    reach=2,
+    reach=(1, 2),
 )
 OAG = Overlap(
     name="oag",
@@ -98,6 +98,7 @@ OAG = Overlap(
     scope=SLOT,
     matters=lambda sizes: (sizes["z"] > 1) | _shards(sizes, 3),
     purposes=(WEIGHT_GATHER,),
+    reach=(1, 1),
 )
 SHARED = Overlap(
     name="shared",
@@ -120,7 +121,7 @@ WGRAD = Overlap(
     words="gradients of weights put off until the next all-to-all of the backward pass",
     source="Megatron-Core, delay_wgrad_compute: model_chunk_schedule_plan.py",
     scope=HALVES,
-    reach=2,
+    reach=(1, 2),
     usual=False,
     matters=lambda sizes: sizes["ep"] > 1,
 )
@@ -132,6 +133,7 @@ DP = Overlap(
     scope=STEP,
     matters=_summed_at_end,
     purposes=(BUCKET_SCATTER, BUCKET_REDUCE, PARAMETER_GATHER),
+    reach=(0, 1),
     works=(BACKWARD, WEIGHT),
     last=True,
 )

@@ -202,7 +202,8 @@ class Columns:
     Of the `ops` that are lowered and the `buffers` each may stand for several, as layers repeat
     (`cut.py`): `source` says for every op which it is, `buffer` the same of every buffer. `layer`
     and `micro_batch` are those that an op works for, `buffer_layers` those of buffers, NONE where
-    there is none; `reads` and `writes` have buffers. Blocks are numbered, NONE is that of what
+    there is none; `reads` and `writes` have buffers. What makes the buffers that are `unmade` is
+    not among the ops. Blocks are numbered, NONE is that of what
     closes the step; `block_kinds` are equal for those that differ in their layer alone, which
     `block_layers` has. `slot` is a number for each micro-batch and work; `of_slot` says for ops of
     a slot of the schedule which of `slots` it is, NONE for messages and for what closes the step.
@@ -218,6 +219,7 @@ class Columns:
     writes: Lists
     buffer: Indices
     buffer_layers: Indices
+    unmade: Flags
     block: Indices
     block_kinds: Indices
     block_layers: Indices
@@ -249,6 +251,12 @@ class Columns:
     def lasting(self) -> Flags:
         """Which buffers are there before and after the step."""
         each = np.array([own.persistent for own in self.buffers], dtype=np.bool_)
+        return each[self.buffer]
+
+    @cached_property
+    def of_layers(self) -> Flags:
+        """Which buffers belong to a layer's parameters: these, gradients, states."""
+        each = np.array([own.part.is_layer for own in self.buffers], dtype=np.bool_)
         return each[self.buffer]
 
     @cached_property
@@ -288,8 +296,8 @@ class Columns:
         """The lives of transient buffers."""
         role = np.array([ROLES.index(own.role) for own in self.buffers], dtype=np.int64)
         found = []
-        for op in (self.flow.born, self.flow.gone):
-            (number,) = np.nonzero((op != NONE) & ~self.lasting)
+        for op, but in ((self.flow.born, self.unmade), (self.flow.gone, False)):
+            (number,) = np.nonzero((op != NONE) & ~self.lasting & ~np.asarray(but))
             found.append((op[number], role[self.buffer[number]], self.buffer[number]))
         return Lives(found[0], found[1], self.count)
 
@@ -370,6 +378,7 @@ def make_columns(
         writes=_operands(writes, number),
         buffer=np.arange(len(number), dtype=np.int64),
         buffer_layers=np.array([own.part.layer for own in buffers.values()], dtype=np.int64),
+        unmade=np.zeros(len(number), dtype=np.bool_),
         block=np.where([own == STEP for own in blocks], NONE, np.arange(len(blocks)))[block],
         block_kinds=np.array([kinds.setdefault(own, len(kinds)) for own in alike], dtype=np.int64),
         block_layers=np.array([own.part.layer for own in blocks], dtype=np.int64),

@@ -9,6 +9,8 @@ with the body written once more for each turn left out.
 
 An op works on buffers of its own turn and of near ones, which move with it, or on those of one
 turn far away, or of no layer, which stay; what sums over all layers works on those of all of them.
+Where nothing crosses layers two turns are lowered, and the body is the first one of a pass. What it
+gets from before all layers takes the place of what each other turn gets from the one before it.
 That two bodies are alike is looked up, and that a body's ops work on the same in both; an
 IrregularError says that they do not. That the lowering writes all further layers like these is its
 own matter: tests compare with programs of all layers.
@@ -30,6 +32,7 @@ from workload.op import NONE
 from workload.sizes.arrays import Flags, Indices
 
 REACH = 2  # turns between an op and what it works on, unless that is far away
+LEAST = 2  # turns that are lowered, where nothing crosses them
 
 
 class IrregularError(Exception):
@@ -55,6 +58,7 @@ class _Cut:
     def __init__(self, columns: Columns, run: Run) -> None:
         self.columns, self.run = columns, run
         self.kept, self.more, self.middle = run.turns, run.more, run.before - 1
+        self.every = self.kept + self.more
         turn, phase = self._places(columns.layer)
         keys = columns.same_but_layer, columns.micro_batch, phase
         self.rows = _numbered(keys, turn != NONE)
@@ -171,18 +175,25 @@ class _Cut:
         return source, copy
 
     @cached_property
+    def step(self) -> Indices:
+        """By op that is lowered by how many turns each further copy of it is away: 1 or -1, 0 of
+        those that are in no body."""
+        own, other = self.bodied
+        found = np.zeros(len(self.rows), dtype=np.int64)
+        found[own] = self.turn[other] - self.turn[own]
+        return found
+
+    @cached_property
     def turns(self) -> Indices:
         """By op of the whole program its turn."""
         source, copy = self.sources
-        own, other = self.bodied
-        step = np.zeros(len(self.rows), dtype=np.int64)
-        step[own] = self.turn[other] - self.turn[own]
-        return np.asarray(self.turn_of_whole[source] + copy * step[source])
+        return np.asarray(self.turn_of_whole[source] + copy * self.step[source])
 
     @cached_property
     def families(self) -> tuple[Indices, Indices, Indices]:
         """By buffer its turn, NONE if it has none; its *family*, that of the same buffers of other
-        turns; and its number in the whole program, that of the first turn of a family's."""
+        turns; and its number in the whole program, or of a family's in the first turn, in front of
+        and behind all of which there is a number to spare."""
         columns = self.columns
         turn, phase = self._places(columns.buffer_layers)
         if self.run.at_end:
@@ -196,12 +207,38 @@ class _Cut:
         family = _numbered((row, phase, order), inside)
         count = int(family.max(initial=NONE)) + 1
         alone = np.flatnonzero(~inside)
-        number = np.empty(len(turn), dtype=np.int64)
+        number = len(alone) + family * (self.every + 2) + 1
         number[alone] = np.arange(len(alone))
-        whole = len(alone) + family * (self.kept + self.more)
-        number[inside] = whole[inside]
-        self.buffers = len(alone) + count * (self.kept + self.more)
+        self.buffers = len(alone) + count * (self.every + 2)
         return turn, family, number
+
+    @cached_property
+    def handed(self) -> Indices:
+        """By buffer of no turn its number where it takes the place of another turn's: what the
+        first layer, or the last one, gets from beyond all layers, where the others get it from the
+        one beside them; NONE of all others."""
+        turn, _, number = self.families
+        found = np.full(len(turn), NONE, dtype=np.int64)
+        for lists in (self.columns.reads, self.columns.writes) if self.kept == LEAST else ():
+            for ends, others in (self.bodied, self.bodied[::-1]):
+                given, like, at = self._given(lists, ends, others)
+                place = self.turn_of_whole[ends[at]] + turn[like] - self.turn[others[at]]
+                if ((place != -1) & (place != self.every)).any():
+                    raise IrregularError("a turn works on what none beside it hands over")
+                found[given] = number[like] + place
+        return found
+
+    def _given(
+        self, lists: Lists, ends: Indices, others: Indices
+    ) -> tuple[Indices, Indices, Indices]:
+        """What ops work on that is of no turn, where others work on what is of one, with the latter
+        and the places of the ops."""
+        first, second = (lists.of_some(each) for each in (ends, others))
+        if len(first.places) != len(second.places):
+            raise IrregularError("ops of a body work on more or less in what follows it")
+        turn, *_ = self.families
+        (chosen,) = np.nonzero((turn[first.places] == NONE) & (turn[second.places] != NONE))
+        return first.places[chosen], second.places[chosen], first.owners[chosen]
 
     @property
     def _touched(self) -> Flags:
@@ -213,27 +250,30 @@ class _Cut:
 
     def _operands(self, lists: Lists) -> Lists:
         """What the ops of the whole program read, or write."""
-        turn, _, number = self.families
-        source, _ = self.sources
-        whole = lists.of_some(source)
-        owner = whole.owners
-        buffer, one = whole.places, source[owner]
         self._check_operands(lists)
-        away = turn[buffer] - self.turn[one]
+        turn, _, number = self.families
+        one, buffer = lists.owners, lists.places
+        own, away = turn[buffer], turn[buffer] - self.turn[one]
         sums = self._sums(lists)[one]
-        near = (self.turn[one] != NONE) & (np.abs(away) <= REACH) & ~sums
-        far = np.where(turn[buffer] > self.middle, turn[buffer] + self.more, turn[buffer])
-        at = np.where(near, self.turns[owner] + away, far)
-        inside = turn[buffer] != NONE
-        if ((at[inside] < 0) | (at[inside] >= self.kept + self.more)).any():
+        inside = own != NONE
+        near = (self.turn[one] != NONE) & (np.abs(away) <= REACH) & ~sums & inside
+        far = np.where(own > self.middle, own + self.more, own)
+        at = np.where(near, self.turn_of_whole[one] + away, far)
+        given = self.handed[buffer]
+        moved = np.where(near | (given != NONE), self.step[one], 0)
+        ends = at + self.more * moved
+        if ((at < 0) | (at >= self.every) | (ends < 0) | (ends >= self.every))[inside].any():
             raise IrregularError("an op works on a turn that is not there")
-        found = number[buffer] + np.where(inside, at, 0)
-        further = sums & (turn[buffer] == self.middle)
+        first = np.where(given == NONE, number[buffer] + np.where(inside, at, 0), given)
+        source, copy = self.sources
+        whole = Lists(lists.offsets, np.arange(len(buffer))).of_some(source)
+        found = first[whole.places] + np.repeat(copy, np.diff(whole.offsets)) * moved[whole.places]
+        further = (sums & (own == self.middle))[whole.places]
         return _with_further(whole.offsets, found, further, self.more)
 
     def _check_operands(self, lists: Lists) -> None:
         """That ops of a body work on the same in what follows it, of the next turn or the same."""
-        turn, family, _ = self.families
+        turn, family, number = self.families
         own, other = self.bodied
         counts = np.diff(lists.offsets)
         if (counts[own] != counts[other]).any():
@@ -244,7 +284,12 @@ class _Cut:
         near = [np.abs(each) <= REACH for each in (away, later)]
         moves = (family[first] == family[second]) & (away == later) & near[0] & near[1]
         stays = (first == second) & ((turn[first] == NONE) | ~(near[0] | near[1]))
-        if not np.where(turn[first] == NONE, stays, moves | stays).all():
+        here, there = (np.repeat(self.turn_of_whole[each], counts[each]) for each in (own, other))
+        handed = [self.handed[each] for each in (first, second)]
+        stays &= handed[0] == NONE
+        given = (turn[second] != NONE) & (handed[0] == number[second] + here + later)
+        given |= (turn[first] != NONE) & (handed[1] == number[first] + there + away)
+        if not np.where(turn[first] == NONE, stays | given, moves | stays | given).all():
             raise IrregularError("ops of a body work on others in what follows it")
 
     def _sums(self, lists: Lists) -> Flags:
@@ -260,7 +305,14 @@ class _Cut:
         alone = np.ones(len(self.rows), dtype=np.bool_)
         alone[np.concatenate(self.bodied)] = False
         alone &= self.region
-        if (alone & ~self.inside & (middle[0] != middle[1])).any():
+        if self.kept == LEAST:  # the turns in the middle are the ends too, from which streams come
+            there = there[self.columns.of_layers[lists.places[there]]]
+            held = np.zeros_like(counts)
+            np.add.at(held, (own[there], owner[there]), 1)
+            uneven = held[0] != held[1]
+        else:
+            uneven = middle[0] != middle[1]
+        if (alone & ~self.inside & uneven).any():
             raise IrregularError("an op of no layer works on a layer in the middle")
         return np.asarray(alone & (counts > 0).all(axis=0) & (middle[0] == middle[1]))
 
@@ -269,24 +321,11 @@ class _Cut:
         """The columns of the whole program."""
         columns, (source, _) = self.columns, self.sources
         reads, writes = self._operands(columns.reads), self._operands(columns.writes)
-        turn, _, number = self.families
-        buffer = np.zeros(self.buffers, dtype=np.int64)
-        layer_of_buffer = np.full(self.buffers, NONE, dtype=np.int64)
-        every = np.arange(self.kept + self.more)
-        inside = turn != NONE
-        buffer[number[~inside]] = np.flatnonzero(~inside)
-        layer_of_buffer[number[~inside]] = columns.buffer_layers[~inside]
-        _, phase = self._places(columns.buffer_layers)
-        at = number[inside][:, None] + every
-        buffer[at] = np.flatnonzero(inside)[:, None]
-        layer_of_buffer[at] = self._layers(every, phase[inside][:, None])
-        for own in (inside & (turn == each) for each in range(self.kept)):
-            place = np.where(turn[own] > self.middle, turn[own] + self.more, turn[own])
-            buffer[number[own] + place] = np.flatnonzero(own)
         moved = self.turns != NONE
         _, op_phase = self._places(columns.layer)
         layers = columns.layer[source]
         layers[moved] = self._layers(self.turns[moved], op_phase[source[moved]])
+        buffer, buffer_layers, unmade = self._buffers()
         block, block_kinds, block_layers = self._blocks()
         return replace(
             columns,
@@ -296,13 +335,33 @@ class _Cut:
             reads=reads,
             writes=writes,
             buffer=columns.buffer[buffer],
-            buffer_layers=layer_of_buffer,
+            buffer_layers=buffer_layers,
+            unmade=unmade,
             block=block,
             block_kinds=block_kinds,
             block_layers=block_layers,
             slot=columns.slot[source],
             of_slot=columns.of_slot[source],
         )
+
+    def _buffers(self) -> tuple[Indices, Indices, Flags]:
+        """By buffer of the whole program which it is or is a copy of, its layer, and whether what
+        makes it is left out: slots that make what is used at the step's end."""
+        columns, (turn, _, number) = self.columns, self.families
+        _, phase = self._places(columns.buffer_layers)
+        made, _ = columns.first_written
+        source = np.zeros(self.buffers, dtype=np.int64)
+        layers = np.full(self.buffers, NONE, dtype=np.int64)
+        unmade = np.zeros(self.buffers, dtype=np.bool_)
+        own, every = np.flatnonzero(turn == self.middle), np.arange(self.every)
+        at = number[own][:, None] + every
+        source[at], layers[at] = own[:, None], self._layers(every, phase[own][:, None])
+        unmade[at] = ((made[own] != NONE) & ~self.region[made[own]])[:, None]
+        place = np.where(turn > self.middle, turn + self.more, turn)
+        at = np.where(self.handed == NONE, number + np.where(turn == NONE, 0, place), self.handed)
+        source[at], unmade[at] = np.arange(len(turn)), columns.unmade
+        layers[at] = np.where(turn == NONE, columns.buffer_layers, layers[at])
+        return source, layers, unmade
 
     def _blocks(self) -> tuple[Indices, Indices, Indices]:
         """By op of the whole program its block; by block its kind and its layer."""
@@ -311,7 +370,7 @@ class _Cut:
         inside = turn != NONE
         family = _numbered((columns.block_kinds, phase), inside)
         alone = np.flatnonzero(~inside)
-        count, each = int(family.max(initial=NONE)) + 1, self.kept + self.more
+        count, each = int(family.max(initial=NONE)) + 1, self.every
         number = np.where(inside, len(alone) + family * each, 0)
         number[alone] = np.arange(len(alone))
         one, following = (at[columns.block[self.bodied[0]] != NONE] for at in self.bodied)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import cached_property, reduce
 
 import numpy as np
@@ -12,11 +12,11 @@ from simulator.engine.cut import IrregularError, with_all_layers
 from simulator.engine.steady_state import Followed, Unit, followed, recurring_unit
 from simulator.engine.stream_graph import StreamGraph, graph_of_all
 from topologies.records import record
-from topologies.session import session_cached
+from topologies.session import current_session, session_cached
 from workload.expert_loads.rank_sizes import sizes_of_ranks
 from workload.gpt import GPT
 from workload.lowering import lower
-from workload.lowering.few_layers import FewLayers, can_be_few, few_layers
+from workload.lowering.few_layers import FewLayers, few_layers, in_flight
 from workload.memory import MemoryUse, on_device, use_of
 from workload.passes.matmul_forms import PLAIN, Forms
 from workload.passes.stack import PLAIN_BEHAVIOUR, StackBehaviour
@@ -51,23 +51,35 @@ def _lowered(
     def lowered(few: FewLayers | None) -> Program:
         return lower(gpt, plan, forms=forms, behaviour=behaviour, few=few)
 
-    few = few_layers(gpt, plan) if fold and can_be_few(gpt, plan, behaviour) else None
-    program, columns, _ = with_every_layer(lowered, few)
+    attempts = few_layers(gpt, plan, behaviour=behaviour) if fold else ()
+    program, columns, _ = with_every_layer(lowered, attempts, in_flight(plan, behaviour))
     return WholeProgram(program, columns)
 
 
+class EnoughTurns(dict[Hashable, int]):
+    """How many turns of layers were enough for programs of a session to repeat, by what plans have
+    in flight across layers."""
+
+
 def with_every_layer(
-    lowered: Callable[[FewLayers | None], Program], few: FewLayers | None
+    lowered: Callable[[FewLayers | None], Program],
+    attempts: Iterable[FewLayers],
+    crossing: Hashable,
 ) -> tuple[Program, Columns, FewLayers | None]:
     """A program and the columns of all layers: of a program of a few layers where these repeat,
-    which are named too, else of one that is lowered whole."""
-    if few is not None and few.runs:
+    which are named too, else of one that is lowered whole. With as few turns as did not do for the
+    same `crossing` layers no attempt is made."""
+    enough = current_session().the(EnoughTurns)
+    for few in attempts:
+        if few.turns < enough.get(crossing, 0):
+            continue
         program = lowered(few)
-        columns = columns_of(program.outline)
         try:
-            return program, reduce(with_all_layers, few.runs, columns), few
+            columns = reduce(with_all_layers, few.runs, columns_of(program.outline))
         except IrregularError:
-            pass
+            enough[crossing] = few.turns + 1
+            continue
+        return program, columns, few
     program = lowered(None)
     return program, columns_of(program.outline), None
 

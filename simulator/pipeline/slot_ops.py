@@ -21,7 +21,7 @@ from topologies.records import record
 from topologies.session import session_cached
 from workload.gpt import GPT
 from workload.lowering import lower_slots
-from workload.lowering.few_layers import FewLayers, can_be_few, few_layers
+from workload.lowering.few_layers import FewLayers, few_layers, in_flight
 from workload.memory import on_device
 from workload.op import BACKWARD, FORWARD, NONE, ROLES, Op
 from workload.passes.matmul_forms import PLAIN, Forms
@@ -292,7 +292,7 @@ def _lowered(
         some = slots if few is None else [slot for slot in slots if few.has_slots(slot.chunk)]
         return lower_slots(gpt, plan, stage, some, forms, behaviour, few=few, apart=True)
 
-    few = few_layers(gpt, plan, stage) if can_be_few(gpt, plan, behaviour) else None
-    program, columns, found = with_every_layer(lowered, few)
+    attempts = few_layers(gpt, plan, stage, behaviour)
+    program, columns, found = with_every_layer(lowered, attempts, in_flight(plan, behaviour))
     some = [slot for slot in slots if found is None or found.has_slots(slot.chunk)]
     return StageKind(plan, program, columns, some, found)

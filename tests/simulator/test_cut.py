@@ -17,11 +17,12 @@ from tests.examples import one_in
 from tests.simulator.drawn_steps import drawn_steps
 from tests.simulator.worlds import TINY, by_hand, compute, plan_of
 from workload.gpt import GPT
+from workload.held import Held
 from workload.lowering import lower, lower_slots
-from workload.lowering.few_layers import FewLayers, Run, can_be_few, few_layers
+from workload.lowering.few_layers import FewLayers, Run, few_layers
 from workload.op import FORWARD, NORM_REDUCE, Block, Op, Part
 from workload.passes.matmul_forms import PLAIN
-from workload.passes.stack import PLAIN_BEHAVIOUR
+from workload.passes.stack import PLAIN_BEHAVIOUR, StackBehaviour
 from workload.plan import Plan
 from workload.plan_text import parse_plan
 from workload.program import Program
@@ -94,6 +95,27 @@ def test_a_program_of_all_layers_is_the_one_that_is_lowered_whole(text: str) -> 
     assert found.peak(0) == expected.peak
 
 
+BEHAVIOURS = {
+    "one by one": StackBehaviour(one_by_one=True),
+    "coalesced": StackBehaviour(coalesced=True, payloads=(("all_gather", 0.75),)),
+    "whole owners": StackBehaviour(whole_owners=True),
+    "kept": StackBehaviour(held=Held(gradients_until_end=True, inner_activations=("gelu",))),
+    "buckets": StackBehaviour(held=Held(bucket=1000, step_copies=True, temporaries=3)),
+    "no gradients": StackBehaviour(held=Held(frees_gradients=True, gradient_buckets=True)),
+    "reduced wide": StackBehaviour(reduce_dtype="gradients", early_stop=True),
+}
+
+
+@pytest.mark.parametrize("text", ["dp=4", "tp=2,dp=2,zero=1,recompute=full", "dp=4,zero=2"])
+@pytest.mark.parametrize("name", BEHAVIOURS)
+def test_programs_of_stacks_have_all_layers_too(name: str, text: str) -> None:
+    gpt = replace(TINY, layers=WHOLE)
+    for overlap in ("none", "all"):
+        plan = plan_of(f"{text},overlap={overlap},precision=bf16", 2)
+        found = whole_program(gpt, plan, behaviour=BEHAVIOURS[name])
+        assert_same(found.columns, lower(gpt, plan, behaviour=BEHAVIOURS[name]))
+
+
 def assert_stages_are_whole(gpt: GPT, plan: Plan) -> None:
     """That slots of all stages, and what closes the step, are as in stages that are lowered
     whole."""
@@ -132,6 +154,7 @@ def assert_same_part(found: SlotOps, expected: SlotOps) -> None:
         "pp=3,z=2,vpp=2,overlap=oar+ors,recompute=full:4",
         "pp=2,vpp=2,schedule=zb-v,dp=2,overlap=none",
         "pp=2,vpp=6,tp=2,dp=2,overlap=dp",
+        "pp=2,vpp=6,dp=2,zero=1,overlap=dp",
         "pp=2,vpp=9,z=2,overlap=all,recompute=full:1",
         "pp=2,schedule=zb-h1,z=2,overlap=all,recompute=selective",
     ],
@@ -146,13 +169,12 @@ def test_drawn_programs_of_all_options_repeat() -> None:
     chosen = 0
     for step in drawn_steps(seed=7):
         plan = step.plan.with_micro_batches(min(3, step.plan.micro_batches))
-        few = few_layers(step.gpt, plan)
-        if plan.pp > 1 or not few.runs or not can_be_few(step.gpt, plan, PLAIN_BEHAVIOUR):
+        if plan.pp > 1 or not list(few_layers(step.gpt, plan)):
             continue
-        columns = columns_of(lower(step.gpt, plan, few=few).outline)
-        for run in few.runs:
-            columns = with_all_layers(columns, run)
-        assert_same(columns, lower(step.gpt, plan))
+        whole = whole_program(step.gpt, plan)
+        expected = lower(step.gpt, plan)
+        assert len(whole.program.ops) < len(expected.ops)
+        assert_same(whole.columns, expected)
         chosen += 1
         if chosen == 200:
             return
@@ -285,18 +307,17 @@ def test_the_gather_of_the_next_layer_begins_that_layers_block() -> None:
 
 
 def test_a_program_that_does_not_repeat_is_lowered_whole() -> None:
-    """What closes the step reads something of one layer in the middle."""
-    gpt, plan = replace(TINY, layers=WHOLE), plan_of("dp=4,z=2")
-    (run,) = few_layers(gpt, plan).runs
-    middle = run.lowered[run.before - 1]
+    """What closes the step reads a parameter of one layer alone."""
+    gpt, plan = replace(TINY, layers=WHOLE), plan_of("dp=4,z=2,overlap=none")
+    middle = max(run.lowered[run.before - 1] for few in few_layers(gpt, plan) for run in few.runs)
 
     def lowered(few: FewLayers | None) -> Program:
         program = lower(gpt, plan, few=few)
         late = [op.purpose == NORM_REDUCE for op in program.ops].index(True)
-        extra = next(name for name in program.buffers if name.startswith(f"m0.l{middle}."))
+        extra = next(name for name in program.buffers if name.startswith(f"l{middle}."))
         last = replace(program.ops[late], reads=(*program.ops[late].reads, extra))
         return replace(program, ops=(*program.ops[:late], last, *program.ops[late + 1 :]))
 
-    program, columns, few = with_every_layer(lowered, few_layers(gpt, plan))
-    assert few is None
+    program, columns, found = with_every_layer(lowered, few_layers(gpt, plan), "")
+    assert found is None
     assert len(program.ops) == columns.count == len(lower(gpt, plan).ops)

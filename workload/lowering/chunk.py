@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import pairwise
 
 from workload.lowering.builder import Builder
 from workload.lowering.layer_copies import LayerCopies, Written
@@ -13,7 +14,8 @@ from workload.lowering.recompute import recomputed
 from workload.lowering.update import by_owner
 from workload.lowering.updates import zeroth_order
 from workload.lowering.zero_bubble import put_off, split
-from workload.op import AROUND_DEPTH, EMBED, HEAD, RECOMPUTE, Block, Buffer, Op, layer_part
+from workload.models.mtp import every_layer
+from workload.op import AROUND_DEPTH, EMBED, HEAD, RECOMPUTE, Block, Buffer, Op, Part, layer_part
 from workload.pipeline.schedule import BACKWARD, FORWARD, TURNS_LATE, WEIGHT, Slot
 from workload.pipeline.slot import INPUT, PERTURB
 from workload.recomputation.parts import FULL, PER_OP
@@ -65,6 +67,18 @@ class Chunks:
     def layers(self) -> list[int]:
         """The layers of all chunks, in the model's order."""
         return [n for part in self.places.parts(self._b.stage) for n in self._parts[part]]
+
+    @property
+    def following(self) -> dict[Part, Part]:
+        """The layer behind each of the chunks' layers that are lowered, those that predict further
+        tokens behind the model's last one."""
+        found: dict[Part, Part] = {}
+        for part in self.places.parts(self._b.stage):
+            own = list(map(layer_part, self._parts[part]))
+            if own and own[-1].layer == self._b.gpt.layers - 1:
+                own += map(layer_part, every_layer(self._b.gpt)[self._b.gpt.layers :])
+            found |= dict(pairwise(own))
+        return found
 
     def number(self, chunk: int) -> int:
         """The chunk's number among those of all stages."""

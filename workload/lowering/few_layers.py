@@ -11,23 +11,24 @@ slots stand for those of the others, whose layers are put in where the step ends
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import field
 
 from topologies.records import record
 from workload.gpt import GPT
 from workload.lowering.recompute import recomputed
 from workload.models import moe
-from workload.op import Part, layer_part
+from workload.op import NONE, Part, layer_part
 from workload.overlaps import mattering
-from workload.passes.stack import StackBehaviour
+from workload.passes.stack import PLAIN_BEHAVIOUR, StackBehaviour
 from workload.pipeline.schedule import OPPOSED
 from workload.plan import Plan
 from workload.stages import Kind, chunk_layers, kind_of, places_of
 
 NOT_OFFLOADED = "none"
 LONGEST = 8  # layers of a turn
-OFFLOAD_REACH = 2  # layers over which copies to the host and back are in flight
+WORTH = 2  # layers that a run has to leave out, as to put them in again takes time too
+OFFLOAD_REACH = 2, 2  # layers over which copies to the host and back are in flight
 
 
 @record(slots=False)
@@ -65,10 +66,11 @@ class Run:
 
 @record(slots=False)
 class FewLayers:
-    """The layers of each part of the model that are lowered, of parts that have `runs` only some
-    of them, of others none: `like` says for each chunk of the stage which stands for it. `counts`
-    has for how many layers each stands that stands for several."""
+    """The layers of each part of the model that are lowered: of parts that have `runs` only so many
+    `turns` of them, of others none. `like` says for each chunk of the stage which stands for it,
+    `counts` for how many layers each stands that stands for several."""
 
+    turns: int
     parts: Sequence[Sequence[int]]
     runs: Sequence[Run] = ()
     like: Sequence[int] = ()
@@ -81,46 +83,73 @@ class FewLayers:
 
 def every_layer(gpt: GPT, plan: Plan) -> FewLayers:
     """All layers."""
-    return FewLayers(chunk_layers(gpt, plan))
+    return FewLayers(0, chunk_layers(gpt, plan))
 
 
-def few_layers(gpt: GPT, plan: Plan, stage: int = 0) -> FewLayers:
-    """The layers of a stage that are lowered, as many as what crosses layers asks for."""
+def few_layers(
+    gpt: GPT, plan: Plan, stage: int = 0, behaviour: StackBehaviour = PLAIN_BEHAVIOUR
+) -> Iterator[FewLayers]:
+    """The layers of a stage that are lowered: as few as will mostly do, then as many as what
+    crosses layers asks for. None where a few cannot stand for all: where layers of two
+    micro-batches take turns, since one goes up while the other goes down, and where the update goes
+    by the numbers of all parameters."""
+    turns = "a2a" in plan.training.overlap and plan.ep > 1
+    if turns or behaviour.held.updates_in_groups(gpt, plan):
+        return
+    for reach in reaches(plan):
+        found = with_turns(gpt, plan, stage, 2 * reach + 2, behaviour)
+        if found.runs:
+            yield found
+
+
+def in_flight(plan: Plan, behaviour: StackBehaviour) -> Hashable:
+    """What it follows from, besides the model, how many turns are enough."""
+    split = plan.zero, plan.z > 1, plan.dp > 1, plan.cp > 1, plan.tp > 1, plan.ep > 1, plan.sp
+    return behaviour, plan.training.overlap, plan.training.offload, split
+
+
+def with_turns(
+    gpt: GPT, plan: Plan, stage: int, turns: int, behaviour: StackBehaviour = PLAIN_BEHAVIOUR
+) -> FewLayers:
+    """The layers of a stage that are lowered, with so many turns of each run."""
     parts: list[Sequence[int]] = list(chunk_layers(gpt, plan))
-    whole, places, turns = list(parts), places_of(plan), enough_turns(plan)
-    numbers, runs, counts = places.numbers(stage), list[Run](), dict[int, int]()
+    whole, places, kinds = list(parts), places_of(plan), _Kinds(gpt, plan, stage)
+    numbers, counts = places.numbers(stage), dict[int, int]()
+    runs_of = dict[int, list[Run]]()
     for part in sorted(set(map(places.part, numbers))):
-        parts[part], own = _few(gpt, plan, parts[part], turns)
-        runs += own
-        for run in own:
+        parts[part], runs_of[part] = _few(kinds, parts[part], turns)
+        for run in runs_of[part]:
             standing = run.lowered[(run.before - 1) * run.period : run.before * run.period]
             counts |= dict.fromkeys(standing, 1 + run.more)
+    at_end = list[Run]()
     like = list(range(len(numbers)))
     chunks = [whole[places.part(each)] for each in numbers]
-    for group in _like_chunks(gpt, plan, chunks):
-        period, count = _repeated(_kinds(gpt, plan, chunks[group.start]))
+    apart = not behaviour.held.gradients_until_end  # no buffer is of several chunks
+    for group in _like_chunks(kinds, chunks) if apart else ():
+        period, count = _repeated(kinds(chunks[group.start]))
         kept, left = group[: -(-turns // count)], group[-(-turns // count) :]
         for chunk in left:
             parts[numbers[chunk]], like[chunk] = [], group.start
+            del runs_of[numbers[chunk]]
         if left:
-            runs.append(_at_end([chunks[each] for each in group], len(kept), period))
+            at_end.append(_at_end([chunks[each] for each in group], len(kept), period))
             counts |= {n: (1 + len(left)) * counts.get(n, 1) for n in parts[numbers[group.start]]}
-    return FewLayers(parts, runs, like, {layer_part(n): each for n, each in counts.items()})
+    runs = [run for own in runs_of.values() for run in own]
+    stands_for = {layer_part(n): each for n, each in counts.items()}
+    return FewLayers(turns, parts, [*runs, *at_end], like, stands_for)
 
 
-def _like_chunks(gpt: GPT, plan: Plan, chunks: Sequence[Sequence[int]]) -> list[range]:
-    """The chunks of a stage in a row, several, that hold layers of the same kinds: no end of the
-    model, nor the layer whose loss is the stage's first; none where slots go through several chunks
-    or others of the stage."""
-    if plan.passes > 1 or plan.pipeline.schedule in OPPOSED:
+def _like_chunks(kinds: _Kinds, chunks: Sequence[Sequence[int]]) -> list[range]:
+    """The chunks of a stage in a row, several, that hold layers of the same kinds and no end of the
+    model; none where slots go through several chunks or others of the stage."""
+    if kinds.plan.passes > 1 or kinds.plan.pipeline.schedule in OPPOSED:
         return []
-    experts = (n for own in chunks for n in own if moe.has_experts(gpt, n))
-    apart = {0, gpt.layers - 1, next(experts, 0) if gpt.moe.balance_loss else 0}
-    kinds = [None if apart.intersection(own) else _kinds(gpt, plan, own) for own in chunks]
+    ends = {0, kinds.gpt.layers - 1}
+    every = [None if ends.intersection(own) else kinds(own) for own in chunks]
     found, first = list[range](), 0
     for at in range(1, len(chunks) + 1):
-        if at == len(chunks) or kinds[at] != kinds[first]:
-            found += [range(first, at)] if at > first + 1 and kinds[first] else []
+        if at == len(chunks) or every[at] != every[first]:
+            found += [range(first, at)] if at > first + 1 and every[first] else []
             first = at
     return found
 
@@ -140,38 +169,42 @@ def _repeated(kinds: Sequence[Kind]) -> tuple[int, int]:
     return 1, 0
 
 
-def _kinds(gpt: GPT, plan: Plan, layers: Sequence[int]) -> list[Kind]:
-    """The kinds of the layers of a chunk."""
-    return [(*kind_of(gpt, n), recomputed(plan, at)) for at, n in enumerate(layers)]
+class _Kinds:
+    """The kinds of layers of a stage's chunks: the layer whose loss is the stage's first is of a
+    kind of its own."""
+
+    def __init__(self, gpt: GPT, plan: Plan, stage: int) -> None:
+        self.gpt, self.plan = gpt, plan
+        parts, whole = places_of(plan).parts(stage), chunk_layers(gpt, plan)
+        experts = (n for part in parts for n in whole[part] if moe.has_experts(gpt, n))
+        self._first = next(experts, NONE) if gpt.moe.balance_loss else NONE
+
+    def __call__(self, layers: Sequence[int]) -> list[Kind]:
+        """Find the kinds of a chunk's layers."""
+        gpt, plan = self.gpt, self.plan
+        pairs = enumerate(layers)
+        return [(*kind_of(gpt, n), recomputed(plan, at), n == self._first) for at, n in pairs]
 
 
-def enough_turns(plan: Plan) -> int:
-    """How many turns of layers are enough, that no op in flight in the middle reaches an end."""
-    reach = [1, *(each.reach for each in mattering(plan.training.overlap, plan.sizes))]
+def reaches(plan: Plan) -> range:
+    """Over how many layers anything is in flight, as a rule and at most: twice as many turns and
+    two more are enough, that it reaches neither end from the middle."""
+    moved = [each.reach for each in mattering(plan.training.overlap, plan.sizes)]
     if plan.training.offload != NOT_OFFLOADED:
-        reach.append(OFFLOAD_REACH)
-    return 2 * max(reach) + 2
+        moved.append(OFFLOAD_REACH)
+    least, most = map(max, zip((0, 0), *moved, strict=True))
+    return range(least, most + 1)
 
 
-def can_be_few(gpt: GPT, plan: Plan, behaviour: StackBehaviour) -> bool:
-    """Whether a few layers can stand for all: not where layers of two micro-batches take turns,
-    since one goes up while the other goes down, nor where the update goes by the numbers of all
-    parameters."""
-    turns = "a2a" in plan.training.overlap and plan.ep > 1
-    return not turns and not behaviour.held.updates_in_groups(gpt, plan)
-
-
-def _few(
-    gpt: GPT, plan: Plan, layers: Sequence[int], turns: int
-) -> tuple[Sequence[int], list[Run]]:
+def _few(kinds_of: _Kinds, layers: Sequence[int], turns: int) -> tuple[Sequence[int], list[Run]]:
     """The layers of a chunk that are lowered, with its runs."""
-    kinds = _kinds(gpt, plan, layers)
+    kinds = kinds_of(layers)
     found, lowered, at = list[Run](), list[int](), 0
     while at < len(kinds):
         period, count = _longest(kinds, at, turns)
         first, last = turns // 2 * period, (turns - turns // 2) * period
         own = list(layers[at : at + period * count])
-        if count > turns:
+        if period * (count - turns) >= WORTH:
             kept = (*own[:first], *own[len(own) - last :])
             found.append(Run(kept, tuple(own[first : len(own) - last]), period))
             own = list(kept)
@@ -182,11 +215,11 @@ def _few(
 
 def _longest(kinds: Sequence[Kind], at: int, turns: int) -> tuple[int, int]:
     """The stretch from a layer on that comes more than so many times in a row and leaves out most
-    layers: its length, and how many times; (1, 1) where there is none."""
+    layers, if it is worth it: its length, and how many times; (1, 1) where there is none."""
     counts = {period: _times(kinds, at, period) for period in range(1, LONGEST + 1)}
     left_out = {period: period * (count - turns) for period, count in counts.items()}
     period = max(left_out, key=lambda each: (left_out[each], -each))
-    return (period, counts[period]) if left_out[period] > 0 else (1, 1)
+    return (period, counts[period]) if left_out[period] >= WORTH else (1, 1)
 
 
 def _times(kinds: Sequence[Kind], at: int, period: int) -> int:

@@ -99,7 +99,7 @@ def lower_slots(
     every = with_narrow_weights(b, every, transposes=behaviour.casts.transposes)
     every = with_copies_of_logits(b, every)
     if plan.training.offload == ACTIVATIONS:
-        every, copies = on_host(every, b.buffers)
+        every, copies = on_host(every, b.buffers, chunks.following)
         b.buffers |= copies
     return Program(gpt, plan, tuple(every), b.buffers, b.layouts, b.states, stage, slot_of)
 

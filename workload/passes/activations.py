@@ -29,18 +29,21 @@ ACTIVATIONS = "activations"  # in a plan's `offload`
 OUT, BACK = "to_host", "to_device"  # kinds of ops, and their streams
 
 
-def on_host(ops: Sequence[Op], buffers: Mapping[str, Buffer]) -> tuple[list[Op], Buffers]:
-    """The ops with copies of activations to the host and back, and the buffers that are new."""
-    moved, ends, begins = _moved(ops, buffers)
+def on_host(
+    ops: Sequence[Op], buffers: Mapping[str, Buffer], following: Mapping[Part, Part]
+) -> tuple[list[Op], Buffers]:
+    """The ops with copies of activations to the host and back, and the buffers that are new.
+    `following` has the layer that comes behind each layer but the last ones."""
+    moved, ends, begins = _moved(ops, buffers, following)
     added: Buffers = {}
     behind: dict[int, list[Op]] = {}
     before: dict[int, list[Op]] = {}
     for place, names in moved.items():
         out, back = _copies(ops[ends[place]], ops[begins[place]], names, buffers, added)
         behind.setdefault(ends[place], []).append(out)
-        following = _next(place)
-        behind.setdefault(ends[following], []).append(_fence(ops[ends[following]], out))
-        before.setdefault(begins[following], []).append(back)
+        later = place[0], following[place[1]]
+        behind.setdefault(ends[later], []).append(_fence(ops[ends[later]], out))
+        before.setdefault(begins[later], []).append(back)
     result: list[Op] = []
     for at, op in enumerate(ops):
         result += [*before.get(at, ()), _renamed(op, moved), *behind.get(at, ())]
@@ -48,7 +51,7 @@ def on_host(ops: Sequence[Op], buffers: Mapping[str, Buffer]) -> tuple[list[Op],
 
 
 def _moved(
-    ops: Sequence[Op], buffers: Mapping[str, Buffer]
+    ops: Sequence[Op], buffers: Mapping[str, Buffer], following: Mapping[Part, Part]
 ) -> tuple[dict[Place, list[str]], dict[Place, int], dict[Place, int]]:
     """What each layer but the last moves; where each layer's forward pass ends, and where the rest
     of its work begins."""
@@ -67,7 +70,9 @@ def _moved(
         if op.block.phase != FORWARD:
             for name in op.reads:
                 readers.setdefault(name, {})[place] = None
-    found: dict[Place, list[str]] = {place: [] for place in ends if _next(place) in ends}
+    found: dict[Place, list[str]] = {
+        (m, part): [] for m, part in ends if (m, following.get(part)) in ends
+    }
     for name, places in readers.items():
         (first, *more) = places
         if more or first not in found or name not in used:
@@ -75,11 +80,6 @@ def _moved(
         if buffers[name].role == "activations" and used[name] <= ends[first]:
             found[first].append(name)
     return {place: names for place, names in found.items() if names}, ends, begins
-
-
-def _next(place: Place) -> Place:
-    """The layer that a micro-batch passes next, or one that there is not."""
-    return place[0], place[1]._replace(layer=place[1].layer + 1)
 
 
 def _copies(
