@@ -116,7 +116,7 @@ class _Cut:
             raise IrregularError("what follows a body is another one")
         if (np.abs(self.turn[other] - self.turn[one]) != 1).any():
             raise IrregularError("ops of a body are not of the next turn")
-        if len(np.unique(rows)) != length:
+        if len(set(rows.tolist())) != length:
             raise IrregularError("a body has an op twice")
         return rows
 

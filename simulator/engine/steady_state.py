@@ -123,7 +123,7 @@ class Followed:
 
 def followed(ops: Columns) -> Followed:
     """What each op follows."""
-    own = [np.flatnonzero(ops.stream == number) for number in np.unique(ops.stream)]
+    own = [np.flatnonzero(ops.stream == number) for number in sorted(set(ops.stream.tolist()))]
     op = [ops.flow.waits.owners, *(s[1:] for s in own)]
     earlier = np.concatenate([ops.flow.waits.places, *(s[:-1] for s in own)])
     order = np.argsort(np.concatenate(op), kind="stable")

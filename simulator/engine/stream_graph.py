@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,16 @@ PIPE = "pp"  # what waiting for other stages is reported as
 HOST = "host"  # and waiting for the host that issues kernels
 IS_COMPUTE, IS_COLLECTIVE = 1, 2  # bits of `_beside`
 IS_ISSUED, IS_AWAITED, COMMUNICATES = 1, 2, 4  # and of `issuing`
+
+
+class Totals(NamedTuple):
+    """How many ops a rank issues, the payload of its collectives by axes, and the FLOPs of all
+    ranks: of the model, and with what is computed beyond it."""
+
+    ops: int
+    payload: dict[str, int]
+    model_flops: int
+    flops: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,14 +81,21 @@ class StreamGraph:
         runs = (_runs(each[self.places]) for each in (columns.block, columns.slot))
         return tuple(each.tobytes() for each in (*about, *runs))
 
-    @cached_property
-    def sorts(self) -> list[tuple[Op, int]]:
-        """An op of each sort that there is, and how many are of it, the first one foremost."""
-        return self.counted(np.ones(len(self.sort), dtype=np.int64))
+    def totals(self, ranks: int, copies: Counts | None = None) -> Totals:
+        """What so many ranks do all together, where op i stands for `copies[i]` ops."""
+        ops, model, further, payload = 0, 0, 0, dict[str, int]()
+        each = np.ones(len(self.sort), dtype=np.int64) if copies is None else copies
+        for op, count in self._counted(each):
+            ops += count
+            if op.communicates:
+                payload[op.time_key] = payload.get(op.time_key, 0) + count * op.nbytes
+            flops = count * (op.flops * ranks // op.replicas)
+            model += 0 if op.is_beyond_model else flops
+            further += flops if op.is_beyond_model else 0
+        return Totals(ops, payload, model, model + further)
 
-    def counted(self, copies: Counts) -> list[tuple[Op, int]]:
-        """An op of each sort that there is, and how many are of it, where op i stands for
-        `copies[i]` ops; the first one foremost."""
+    def _counted(self, copies: Counts) -> list[tuple[Op, int]]:
+        """An op of each sort that there is, and how many are of it, the first one foremost."""
         used, first = np.unique(self.sort, return_index=True)
         counts = np.zeros(len(self.columns.sorts.ops), dtype=np.int64)
         np.add.at(counts, self.sort, copies)
@@ -177,7 +194,7 @@ class StreamGraph:
     @cached_property
     def can_overlap(self) -> bool:
         """Whether a rank may have several collectives in flight at once."""
-        return len({op.stream for op, _ in self.sorts if op.is_collective}) > 1
+        return len(set(self.stream[self.collectives].tolist())) > 1
 
     @cached_property
     def issued_blocks(self) -> Indices:

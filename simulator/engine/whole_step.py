@@ -222,26 +222,15 @@ def _step(
     parts_ticks: dict[str, int],
     memory: MemoryUse,
 ) -> StepResult:
-    ranks = whole.program.plan.grid.ranks
-    comm_bytes: dict[str, int] = {}
-    ops = model = further = 0
-    for op, count in whole.graph.counted(copies):
-        ops += count
-        if op.communicates:
-            comm_bytes[op.time_key] = comm_bytes.get(op.time_key, 0) + count * op.nbytes
-        flops = count * (op.flops * ranks // op.replicas)
-        if op.is_beyond_model:
-            further += flops
-        else:
-            model += flops
+    totals = whole.graph.totals(whole.program.plan.grid.ranks, copies)
     return StepResult(
         parts_ticks=parts_ticks,
         stage_memory=(memory,),
         resident_bytes=_resident_bytes(whole),
-        ops=ops,
-        comm_bytes=comm_bytes,
-        model_flops=model,
-        hardware_flops=model + further,
+        ops=totals.ops,
+        comm_bytes=totals.payload,
+        model_flops=totals.model_flops,
+        hardware_flops=totals.flops,
         rank_classes=rank_classes,
         micro_batches=whole.micro_batches,
     )

@@ -145,13 +145,14 @@ class PipelineRun:
         ends = np.concatenate([schedule.shared.arrivals[stage], departures])
         messages, sent = schedule.by_direction(ends), schedule.by_direction(departures)
         nbytes = sum(n * each for n, each in zip(sent, kind.message_bytes, strict=True))
-        ops, volume = kind.volume(count)
+        totals = kind.totals(count)
+        payload = totals.payload
         model_flops, hardware_flops = stage_orders.flops
         return StepResult(
             parts_ticks=parts,
             stage_memory=stage_orders.peaks,
-            ops=ops + schedule.ops_of_message * sum(messages),
-            comm_bytes=volume | ({PIPE: volume.get(PIPE, 0) + nbytes} if sum(messages) else {}),
+            ops=totals.ops + schedule.ops_of_message * sum(messages),
+            comm_bytes=payload | ({PIPE: payload.get(PIPE, 0) + nbytes} if sum(messages) else {}),
             model_flops=model_flops,
             hardware_flops=hardware_flops,
             rank_classes=len(self.network.ranks),

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from simulator.engine.columns import Columns, Lists
-from simulator.engine.stream_graph import StreamGraph, graph_among
+from simulator.engine.stream_graph import StreamGraph, Totals, graph_among
 from simulator.engine.whole_program import with_every_layer
 from topologies.records import record
 from topologies.session import session_cached
@@ -65,22 +65,9 @@ class SlotOps:
         return graph_among(self.columns, self.places)
 
     @cached_property
-    def comm_bytes(self) -> dict[str, int]:
-        """Payload of a rank's collectives, by axes."""
-        volume: dict[str, int] = {}
-        for op, count in self.graph.sorts:
-            if op.is_collective:
-                volume[op.time_key] = volume.get(op.time_key, 0) + count * op.nbytes
-        return volume
-
-    @cached_property
-    def flops(self) -> tuple[int, int]:
-        """FLOPs of all ranks of the stage, of the model and in all."""
-        ranks = self.program.plan.grid.ranks // self.program.plan.pp
-        each = [count * (op.flops * ranks // op.replicas) for op, count in self.graph.sorts]
-        beyond = [op.is_beyond_model for op, _ in self.graph.sorts]
-        model = sum(flops for flops, further in zip(each, beyond, strict=True) if not further)
-        return model, sum(each)
+    def totals(self) -> Totals:
+        """What is counted of them, with the FLOPs of all ranks of the stage."""
+        return self.graph.totals(self.program.plan.grid.ranks // self.program.plan.pp)
 
     @cached_property
     def memory(self) -> tuple[Bytes, Bytes, int]:
@@ -185,22 +172,19 @@ class StageKind:
         chunks = [self.few.like.count(slot.chunk) for slot in self._parts]
         return [own * count for own, count in zip(each, chunks, strict=True)]
 
-    def flops(self, micro_batches: int) -> tuple[int, int]:
-        """FLOPs of all ranks of a stage in a step, without and with recomputation."""
-        pairs = zip(self.distinct, self.counts(micro_batches), strict=True)
-        each = [[count * flops for flops in part.flops] for part, count in pairs]
-        model, hardware = (sum(column) for column in zip(*each, self.end.flops, strict=True))
-        return model, hardware
-
-    def volume(self, micro_batches: int) -> tuple[int, dict[str, int]]:
-        """How many ops a rank has in a step, and the payload of its collectives by axes;
-        messages, and the waits for them, left out."""
-        ops, volume = self.end.count, dict(self.end.comm_bytes)
-        for part, count in zip(self.distinct, self.counts(micro_batches), strict=True):
-            ops += count * part.count
-            for key, nbytes in part.comm_bytes.items():
-                volume[key] = volume.get(key, 0) + count * nbytes
-        return ops, volume
+    def totals(self, micro_batches: int) -> Totals:
+        """What is counted in a step; messages, and the waits for them, left out."""
+        pairs = [(self.end, 1), *zip(self.distinct, self.counts(micro_batches), strict=True)]
+        payload: dict[str, int] = {}
+        for part, count in pairs:
+            for key, nbytes in part.totals.payload.items():
+                payload[key] = payload.get(key, 0) + count * nbytes
+        return Totals(
+            sum(count * part.totals.ops for part, count in pairs),
+            payload,
+            sum(count * part.totals.model_flops for part, count in pairs),
+            sum(count * part.totals.flops for part, count in pairs),
+        )
 
     def ending(self, last: Slot) -> SlotOps:
         """The ops of the last slot and of what comes after all slots."""

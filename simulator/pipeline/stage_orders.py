@@ -119,8 +119,10 @@ class StageOrders:
     @cached_property
     def flops(self) -> tuple[int, int]:
         """FLOPs of all ranks in a step, without and with recomputation."""
-        every = [kind.flops(self.plan.micro_batches) for kind in self.kinds]
-        return sum(model for model, _ in every), sum(hardware for _, hardware in every)
+        count = self.plan.micro_batches
+        known = {first: self.kind(first).totals(count) for first in dict.fromkeys(self.firsts)}
+        every = [known[first] for first in self.firsts]
+        return sum(each.model_flops for each in every), sum(each.flops for each in every)
 
     def parts_of(self, stage: int) -> Parts:
         """What stands for the slots of one stage, without the others where they do not matter."""

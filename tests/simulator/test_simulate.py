@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simulator.engine.columns import columns_of
 from simulator.engine.simulate import (
     Prices,
     durations_of,
@@ -97,7 +98,7 @@ def test_ops_take_as_long_as_their_sizes_however_often_they_are_asked_for() -> N
         summed = reduce(f"m{number}.l0.sum", buffer, "tp", of_sum)
         ops += [replace(work, nbytes=of_work), summed]
     program = by_hand("tp=2", *ops)
-    assert len(graph_of(program.outline).sorts) == 4
+    assert len(columns_of(program.outline).sorts.ops) == 4
     prices = Prices(SmallCosts(launch_s=0.0), classes_of([program], FABRIC))
     tasks = [RankTask(0, graph_of(program.outline))]
     for _ in ("found", "known"):
