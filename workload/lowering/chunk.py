@@ -7,7 +7,7 @@ from functools import partial
 from itertools import pairwise
 
 from workload.lowering.builder import Builder
-from workload.lowering.layer_copies import LayerCopies, Written
+from workload.lowering.layer_copies import LayerCopies, Texts, Written
 from workload.lowering.layers import layer, mtp, per_op, vocabulary
 from workload.lowering.layers.mixers.experts import balance
 from workload.lowering.recompute import recomputed
@@ -36,13 +36,20 @@ class Chunks:
     are told from those of inputs.
     """
 
-    def __init__(self, b: Builder, *, early_stop: bool = False, keeps: Keeps | None = None) -> None:
+    def __init__(
+        self,
+        b: Builder,
+        texts: Texts | None = None,
+        *,
+        early_stop: bool = False,
+        keeps: Keeps | None = None,
+    ) -> None:
         self._b, self._keeps = b, keeps
         self._whole = bool(b.gpt.dropout) or not early_stop
         self._parts = b.few.parts
         self._every_part = chunk_layers(b.gpt, b.plan)
         self.places = places_of(b.plan)
-        self._copies = LayerCopies(b)
+        self._copies = LayerCopies(b, texts or Texts())
         self._kinds = {index: kind_of(b.gpt, index) for index in self.layers}
         self._first = balance.first_layer(b)
         self._saved: dict[Place, list[tuple[str, Layer]]] = {}

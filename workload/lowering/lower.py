@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from topologies.session import current_session
 from workload.dataflow import needed_for
 from workload.gpt import GPT
 from workload.lowering import optimizer
@@ -17,6 +18,7 @@ from workload.lowering.held.loss import with_copies_of_logits
 from workload.lowering.held.narrow_weights import with_narrow_weights
 from workload.lowering.host_share import keep_rest_here
 from workload.lowering.in_turns import alone, with_pairs
+from workload.lowering.layer_copies import KeptTexts
 from workload.lowering.layers import goldfish, mtp, vocabulary
 from workload.lowering.layers.mixers.experts import balance
 from workload.lowering.messages import Messages
@@ -81,7 +83,11 @@ def lower_slots(
     check(gpt, plan)
     once = behaviour.once_a_step and plan.pp > 1 and plan.zero > 1
     b = Builder(gpt, plan, stage, behaviour.held, few, once_a_step=once)
-    chunks = Chunks(b, early_stop=behaviour.early_stop, keeps=keeps)
+    texts = None
+    if few is not None:
+        key = gpt, plan, behaviour.held, behaviour.early_stop, once
+        texts = current_session().the(KeptTexts).of(key)
+    chunks = Chunks(b, texts, early_stop=behaviour.early_stop, keeps=keeps)
     declare(b, chunks)
     keep_rest_here(b)
     ops, slot_of = emitted(b, chunks, order, forms, behaviour, apart=apart)
