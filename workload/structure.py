@@ -66,10 +66,6 @@ class Structure:
         """Bytes by role that are there all the time, (roles,)."""
         return self._by_role(nbytes, self._persistent)
 
-    def inputs(self, nbytes: Sequence[int]) -> Bytes:
-        """Bytes by role that are there all the time for each micro-batch: its tokens."""
-        return self._by_role(nbytes, self._inputs)
-
     def _by_role(self, nbytes: Sequence[int], places: Indices) -> Bytes:
         level = np.zeros(len(ROLES), dtype=np.int64)
         np.add.at(level, self._roles[places], np.array(nbytes, dtype=np.int64)[places])
@@ -84,12 +80,6 @@ class Structure:
     @cached_property
     def _persistent(self) -> Indices:
         return np.flatnonzero([buffer.persistent for buffer in self.buffers.values()])
-
-    @cached_property
-    def _inputs(self) -> Indices:
-        """The places of the persistent buffers of the first micro-batch."""
-        first = [each.persistent and each.micro_batch == 0 for each in self.buffers.values()]
-        return np.flatnonzero(first)
 
     def changes(self, nbytes: Sequence[int]) -> tuple[Bytes, Bytes]:
         """Bytes by role, (roles, ops), that come with each op, and that are free after it; without

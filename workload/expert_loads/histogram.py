@@ -53,10 +53,6 @@ class Histogram:
         found = self.of_ranks(layer, ranks)
         return max(found) * ranks / sum(found)
 
-    def without(self, first: int, count: int) -> Histogram:
-        """The histogram of a model that lacks `count` layers from the `first` on."""
-        return Histogram(self.layers[:first] + self.layers[first + count :])
-
 
 @record
 class LeastUneven(Histogram):
@@ -115,13 +111,6 @@ def counts_of(gpt: GPT, layer: int) -> Counts:
     """What tells a layer of a model from others beside its kind: how often each expert is chosen,
     where that is known."""
     return gpt.histogram.of_layer(layer) if isinstance(gpt, RoutedGPT) else ()
-
-
-def without_layers(gpt: GPT, first: int, count: int) -> GPT:
-    """The model for another one that lacks so many layers from the first on: its histogram."""
-    if not isinstance(gpt, RoutedGPT):
-        return gpt
-    return replace(gpt, histogram=gpt.histogram.without(first, count))
 
 
 def most_rows(gpt: GPT, layer: int, rows: int, ranks: int) -> int:
