@@ -16,8 +16,9 @@ from simulator.pipeline.slot_ops import SlotOps, StageKind, kind_of
 from tests.examples import one_in
 from tests.simulator.drawn_steps import of_one_stage
 from tests.simulator.worlds import TINY, by_hand, compute, plan_of
+from topologies.session import Session
 from workload.gpt import GPT
-from workload.held import Held
+from workload.held import NOTHING_HELD, Held
 from workload.lowering import lower, lower_slots
 from workload.lowering.few_layers import FewLayers, Run, few_layers
 from workload.op import FORWARD, NORM_REDUCE, Block, Op, Part
@@ -106,6 +107,9 @@ BEHAVIOURS = {
 }
 
 
+LOWERED_WHOLE = ("one by one", "buckets")  # parameters are numbered, or updated together
+
+
 @pytest.mark.parametrize("text", ["dp=4", "tp=2,dp=2,zero=1,recompute=full", "dp=4,zero=2"])
 @pytest.mark.parametrize("name", BEHAVIOURS)
 def test_programs_of_stacks_have_all_layers_too(name: str, text: str) -> None:
@@ -113,17 +117,22 @@ def test_programs_of_stacks_have_all_layers_too(name: str, text: str) -> None:
     for overlap in ("none", "all"):
         plan = plan_of(f"{text},overlap={overlap},precision=bf16", 2)
         found = whole_program(gpt, plan, behaviour=BEHAVIOURS[name])
+        assert name in LOWERED_WHOLE or len(found.program.ops) < found.columns.count
         assert_same(found.columns, lower(gpt, plan, behaviour=BEHAVIOURS[name]))
 
 
-def assert_stages_are_whole(gpt: GPT, plan: Plan) -> None:
-    """That slots of all stages, and what closes the step, are as in stages that are lowered
-    whole."""
+def assert_stages_are_whole(
+    gpt: GPT, plan: Plan, behaviour: StackBehaviour = PLAIN_BEHAVIOUR, *, shared: bool = False
+) -> None:
+    """That slots of all stages, and what closes the step, are as in stages that are lowered whole;
+    if `shared` chunks stand for each other."""
     for stage in range(plan.pp):
         order = stage_slots(plan, stage)
-        kind = kind_of(gpt, plan, stage, order, PLAIN, PLAIN_BEHAVIOUR)
+        kind = kind_of(gpt, plan, stage, order, PLAIN, behaviour)
+        like = () if kind.few is None else kind.few.like
+        assert (len(set(like)) < len(like)) == shared
         slots = [slot for slot in order if slot.micro_batch in samples(plan)]
-        program = lower_slots(gpt, plan, stage, slots, apart=True)
+        program = lower_slots(gpt, plan, stage, slots, behaviour=behaviour, apart=True)
         whole = StageKind(plan, program, columns_of(program.outline), slots)
         for slot in slots:
             assert_same_part(kind.part(slot), whole.part(slot))
@@ -159,7 +168,24 @@ def assert_same_part(found: SlotOps, expected: SlotOps) -> None:
     ],
 )
 def test_slots_of_all_layers_are_those_that_are_lowered_whole(text: str) -> None:
-    assert_stages_are_whole(replace(TINY, layers=36), parse_plan(f"{text},batch=24,mbs=1"))
+    plan = parse_plan(f"{text},batch=24,mbs=1")
+    assert_stages_are_whole(replace(TINY, layers=36), plan, shared=plan.vpp > 2)
+
+
+def test_chunks_whose_gradients_stay_until_all_are_through_do_not_stand_for_each_other() -> None:
+    plan = parse_plan("pp=2,vpp=6,dp=2,batch=24,mbs=1,overlap=none")
+    for name in ("kept", "reduced wide"):
+        shared = not BEHAVIOURS[name].held.gradients_until_end
+        assert_stages_are_whole(replace(TINY, layers=36), plan, BEHAVIOURS[name], shared=shared)
+
+
+def test_what_layers_write_is_kept_by_all_that_it_follows_from() -> None:
+    gpt, plan = replace(TINY, layers=WHOLE), plan_of("dp=2,zero=3,recompute=full,precision=bf16", 2)
+    with Session():
+        for early_stop, held in product((False, True), (NOTHING_HELD, Held(sharded_masters=True))):
+            behaviour = StackBehaviour(early_stop=early_stop, held=held)
+            found = whole_program(gpt, plan, behaviour=behaviour)
+            assert_same(found.columns, lower(gpt, plan, behaviour=behaviour))
 
 
 @pytest.mark.slow
@@ -287,6 +313,32 @@ def _of_two_before(count: int) -> list[Op]:
     ]
 
 
+def test_what_the_first_layer_alone_gets_from_elsewhere_is_no_stream_through_all() -> None:
+    """Of two layers the first reads what is there before, the second what it made itself."""
+    ops = [compute(f"m0.l{n}.make", writes=f"r{n}") for n in (0, 1)]
+    works = [
+        compute(f"m0.l{n}.work", reads=read, writes=f"q{n}") for n, read in ((0, "b"), (1, "r1"))
+    ]
+    with pytest.raises(IrregularError):
+        of_hand(kept(2, 3), ops[0], works[0], ops[1], works[1])
+    works[1] = compute("m0.l1.work", reads="q0", writes="q1")
+    found = of_hand(kept(2, 3), ops[0], works[0], ops[1], works[1])
+    assert [found.flow.gone[at] for at in found.reads.places.tolist()] == [1, 3, 5, 7, 9]
+
+
+def test_what_all_layers_read_is_no_stream_through_them() -> None:
+    """The first work gets from before all layers what it would get from the one beside it, and
+    another op of each layer reads that too."""
+    ops = [
+        compute("m0.l0.other", reads="b", writes="r0"),
+        compute("m0.l0.work", reads="b", writes="q0"),
+        compute("m0.l1.other", reads="b", writes="r1"),
+        compute("m0.l1.work", reads="q0", writes="q1"),
+    ]
+    with pytest.raises(IrregularError):
+        of_hand(kept(2, 3), *ops)
+
+
 def test_an_op_of_no_layer_that_works_on_one_in_the_middle_is_refused() -> None:
     works = [compute(f"m0.l{n}.work", writes=f"q{n}") for n in range(4)]
     with pytest.raises(IrregularError):
@@ -306,15 +358,14 @@ def test_the_gather_of_the_next_layer_begins_that_layers_block() -> None:
 
 
 def test_a_program_that_does_not_repeat_is_lowered_whole() -> None:
-    """What closes the step reads a parameter of one layer alone."""
+    """What closes the step reads parameters of the first two layers alone."""
     gpt, plan = replace(TINY, layers=WHOLE), plan_of("dp=4,z=2,overlap=none")
-    middle = max(run.lowered[run.before - 1] for few in few_layers(gpt, plan) for run in few.runs)
 
     def lowered(few: FewLayers | None) -> Program:
         program = lower(gpt, plan, few=few)
         late = [op.purpose == NORM_REDUCE for op in program.ops].index(True)
-        extra = next(name for name in program.buffers if name.startswith(f"l{middle}."))
-        last = replace(program.ops[late], reads=(*program.ops[late].reads, extra))
+        early = [name for name in program.buffers if name.startswith(("l0.", "l1."))]
+        last = replace(program.ops[late], reads=(*program.ops[late].reads, *early))
         return replace(program, ops=(*program.ops[:late], last, *program.ops[late + 1 :]))
 
     program, columns, found = with_every_layer(lowered, few_layers(gpt, plan), "")

@@ -99,18 +99,20 @@ def test_stages_that_hold_unlike_layers_equal_their_ops(name: str) -> None:
 
 
 def test_runs_of_equal_layers_are_found_between_those_that_stand_alone() -> None:
-    def runs(gpt: GPT, recompute: str = "none", overlap: str = "none") -> list[tuple[int, ...]]:
+    def runs(
+        gpt: GPT, recompute: str = "none", overlap: str = "none", attempt: int = 0
+    ) -> list[tuple[int, ...]]:
         plan = parse_plan(f"z=2,batch=2,mbs=1,recompute={recompute},overlap={overlap}")
         return [
             (run.lowered[0], run.missing[0], run.missing[-1], run.lowered[-1], run.period)
-            for run in list(few_layers(gpt, plan))[-1].runs
+            for run in list(few_layers(gpt, plan))[attempt].runs
         ]
 
     deepseek = find_model("deepseek-v3")
     assert deepseek.moe.balance_loss  # that of its first layer with experts stands by itself
     assert runs(deepseek) == [(4, 5, 59, 60, 1)]
     assert runs(deepseek, overlap="oag") == [(4, 6, 58, 60, 1)]
-    assert runs(deepseek, overlap="ors") == [(4, 7, 57, 60, 1)]
+    assert runs(deepseek, overlap="ors", attempt=1) == [(4, 7, 57, 60, 1)]
     assert runs(find_model("gpt-oss-120b")) == [(0, 2, 33, 35, 2)]
     assert runs(MODELS["five of six"]) == [(0, 6, 83, 89, 6)]
     assert runs(DENSE, "full:15") == [(0, 1, 13, 14, 1), (15, 16, 38, 39, 1)]
@@ -119,7 +121,7 @@ def test_runs_of_equal_layers_are_found_between_those_that_stand_alone() -> None
 
 def test_the_layers_of_each_chunk_of_a_stage_have_runs_of_their_own() -> None:
     plan = parse_plan("pp=2,vpp=2,batch=4,mbs=1")
-    (few,) = few_layers(DENSE, plan, 1)
+    few, *_ = few_layers(DENSE, plan, 1)
     assert [run.missing for run in few.runs] == [
         tuple(range(11, 19)),
         tuple(range(31, 39)),

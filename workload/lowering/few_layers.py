@@ -188,12 +188,13 @@ class _Kinds:
 
 def reaches(plan: Plan) -> range:
     """Over how many layers anything is in flight, as a rule and at most: twice as many turns and
-    two more are enough, that it reaches neither end from the middle."""
+    two more are enough, that it reaches neither end from the middle. With two turns alone it is not
+    known whether what one of them has besides is that of an end."""
     moved = [each.reach for each in mattering(plan.training.overlap, plan.sizes)]
     if plan.training.offload != NOT_OFFLOADED:
         moved.append(OFFLOAD_REACH)
     least, most = map(max, zip((0, 0), *moved, strict=True))
-    return range(least, most + 1)
+    return range(least, max(most, 1) + 1)
 
 
 def _few(kinds_of: _Kinds, layers: Sequence[int], turns: int) -> tuple[Sequence[int], list[Run]]:
