@@ -273,7 +273,7 @@ def _simulated(
             return simulate_pipeline(gpt, plan, costs, fabric, **how)
         return simulate_step(gpt, plan, costs, fabric, fold=fold, **how)
     except OverflowError as error:
-        what = f"mbs={plan.mbs} makes ops of more bytes or FLOPs than 63 bits hold"
+        what = f"mbs={plan.mbs} makes buffers of more bytes than 63 bits hold"
         raise PlanCannotRunError(f"{what}; take a smaller one") from error
 
 

@@ -203,10 +203,10 @@ class Columns:
     (`cut.py`): `source` says for every op which it is, `buffer` the same of every buffer. `layer`
     and `micro_batch` are those that an op works for, `buffer_layers` those of buffers, NONE where
     there is none; `reads` and `writes` have buffers. What makes the buffers that are `unmade` is
-    not among the ops. Blocks are numbered, NONE is that of what
-    closes the step; `block_kinds` are equal for those that differ in their layer alone, which
-    `block_layers` has. `slot` is a number for each micro-batch and work; `of_slot` says for ops of
-    a slot of the schedule which of `slots` it is, NONE for messages and for what closes the step.
+    not among the ops. Blocks are numbered, and NONE stands for what closes the step; `block_kinds`
+    are equal for those that differ in their layer alone, which `block_layers` has. `slot` is a
+    number for each micro-batch and work; `of_slot` says for ops of a slot of the schedule which of
+    `slots` it is, NONE for messages and for what closes the step.
     """
 
     ops: Sequence[Op]
@@ -295,9 +295,11 @@ class Columns:
     def lives(self) -> Lives:
         """The lives of transient buffers."""
         role = np.array([ROLES.index(own.role) for own in self.buffers], dtype=np.int64)
+        gone = (self.flow.gone != NONE) & ~self.lasting
+        born = (self.flow.born != NONE) & ~self.lasting & ~np.asarray(self.unmade)
         found = []
-        for op, but in ((self.flow.born, self.unmade), (self.flow.gone, False)):
-            (number,) = np.nonzero((op != NONE) & ~self.lasting & ~np.asarray(but))
+        for op, those in ((self.flow.born, born), (self.flow.gone, gone)):
+            (number,) = np.nonzero(those)
             found.append((op[number], role[self.buffer[number]], self.buffer[number]))
         return Lives(found[0], found[1], self.count)
 

@@ -7,7 +7,7 @@ from functools import partial
 from itertools import pairwise
 
 from workload.lowering.builder import Builder
-from workload.lowering.layer_copies import LayerCopies, Texts, Written
+from workload.lowering.layer_copies import LayerCopies, Written, WrittenLayers
 from workload.lowering.layers import layer, mtp, per_op, vocabulary
 from workload.lowering.layers.mixers.experts import balance
 from workload.lowering.recompute import recomputed
@@ -39,7 +39,7 @@ class Chunks:
     def __init__(
         self,
         b: Builder,
-        texts: Texts | None = None,
+        written: WrittenLayers | None = None,
         *,
         early_stop: bool = False,
         keeps: Keeps | None = None,
@@ -49,7 +49,7 @@ class Chunks:
         self._parts = b.few.parts
         self._every_part = chunk_layers(b.gpt, b.plan)
         self.places = places_of(b.plan)
-        self._copies = LayerCopies(b, texts or Texts())
+        self._copies = LayerCopies(b, written or WrittenLayers())
         self._kinds = {index: kind_of(b.gpt, index) for index in self.layers}
         self._first = balance.first_layer(b)
         self._saved: dict[Place, list[tuple[str, Layer]]] = {}

@@ -103,7 +103,7 @@ def few_layers(
 
 
 def in_flight(plan: Plan, behaviour: StackBehaviour) -> Hashable:
-    """What it follows from, besides the model, how many turns are enough."""
+    """All that decides, with the model, how many turns are enough."""
     split = plan.zero, plan.z > 1, plan.dp > 1, plan.cp > 1, plan.tp > 1, plan.ep > 1, plan.sp
     return behaviour, plan.training.overlap, plan.training.offload, split
 

@@ -31,7 +31,7 @@ from workload.op_attributes import Attributes
 Saved = TypeVar("Saved")
 Named = TypeVar("Named")
 Whole = tuple[int, str]  # of `Builder.gathered`: a micro-batch or NONE, and a weight
-MOST_PLANS = 4  # whose texts a session keeps
+MOST_PLANS = 4  # whose layers a session keeps
 EVERYWHERE = 3  # the place in `Naming.begins` of names of no layer
 
 
@@ -263,7 +263,7 @@ class Written(Generic[Saved]):
         return one.renamed(self._saved, to)
 
 
-class Texts:
+class WrittenLayers:
     """What layers have written and declared, by what it follows from."""
 
     def __init__(self) -> None:
@@ -272,15 +272,15 @@ class Texts:
         self.count = 0
 
 
-class KeptTexts:
-    """The texts of the last plans of a session: stages of a plan write the same layers."""
+class KeptLayers:
+    """What layers of a session's last plans have written: stages of a plan have layers alike."""
 
     def __init__(self) -> None:
-        self._all: dict[Hashable, Texts] = {}
+        self._all: dict[Hashable, WrittenLayers] = {}
 
-    def of(self, key: Hashable) -> Texts:
-        """The texts of a plan, by all that a builder of it reads but the stage."""
-        self._all[key] = found = self._all.pop(key, None) or Texts()
+    def of(self, key: Hashable) -> WrittenLayers:
+        """What layers of a plan have written, by all that its builder reads except the stage."""
+        self._all[key] = found = self._all.pop(key, None) or WrittenLayers()
         if len(self._all) > MOST_PLANS:
             del self._all[next(iter(self._all))]
         return found
@@ -289,14 +289,14 @@ class KeptTexts:
 class LayerCopies:
     """What the layers of a program have written so far, for others like them to copy."""
 
-    def __init__(self, b: Builder, texts: Texts) -> None:
-        self._b, self._texts = b, texts
+    def __init__(self, b: Builder, written: WrittenLayers) -> None:
+        self._b, self._written = b, written
         self._weights: dict[Part, list[str]] = {}
 
     def declare(self, kind: Hashable, part: Part, declare: Callable[[], None]) -> None:
         """Declare a layer: as `declare` does, or as another layer of its kind was declared."""
         b, naming = self._b, Naming(NONE, part)
-        if known := self._texts.declared.get(kind):
+        if known := self._written.declared.get(kind):
             known.copy(b, naming)
             return
         every: tuple[dict[str, Any], ...] = b.buffers, b.layouts, b.states, b.parameters
@@ -308,7 +308,7 @@ class LayerCopies:
         names = _split(_names_of(own), naming)
         described = list(parameters.values())
         held = _held(own, names)
-        self._texts.declared[kind] = Declared(naming, names, held, (layouts, states), described)
+        self._written.declared[kind] = Declared(naming, names, held, (layouts, states), described)
 
     def written(
         self,
@@ -323,17 +323,17 @@ class LayerCopies:
         weights = self._weights[part]
         naming = Naming(m, part, (*given, *before.values()))
         like = key, *((own == NONE, weights.index(weight)) for own, weight in before)
-        if stretch := self._texts.stretches.get(like):
+        if stretch := self._written.stretches.get(like):
             return stretch.copied(self._b, naming)
         ops, buffers = len(self._b.ops), len(self._b.buffers)
         result = write()
-        self._texts.count += 1
+        self._written.count += 1
         if not self._b.away:  # copies to the host are awaited layers later
             after = self._whole(m, part)
             own = self._stretch(naming, (ops, buffers), (before, after), result)
-            self._texts.stretches[like] = own
+            self._written.stretches[like] = own
         out, saved = result
-        return Written(out, self._texts.count, saved)
+        return Written(out, self._written.count, saved)
 
     def _whole(self, m: int, part: Part) -> dict[Whole, str]:
         """The weights of a layer that are whole, for a micro-batch or for all."""
@@ -354,7 +354,7 @@ class LayerCopies:
         """What a layer wrote from so many ops and buffers on."""
         b, (before, after) = self._b, whole
         return Stretch(
-            self._texts.count,
+            self._written.count,
             naming,
             b.ops[begins[0] :],
             list(islice(b.buffers.values(), begins[1], None)),

@@ -18,7 +18,7 @@ from workload.lowering.held.loss import with_copies_of_logits
 from workload.lowering.held.narrow_weights import with_narrow_weights
 from workload.lowering.host_share import keep_rest_here
 from workload.lowering.in_turns import alone, with_pairs
-from workload.lowering.layer_copies import KeptTexts
+from workload.lowering.layer_copies import KeptLayers
 from workload.lowering.layers import goldfish, mtp, vocabulary
 from workload.lowering.layers.mixers.experts import balance
 from workload.lowering.messages import Messages
@@ -83,11 +83,11 @@ def lower_slots(
     check(gpt, plan)
     once = behaviour.once_a_step and plan.pp > 1 and plan.zero > 1
     b = Builder(gpt, plan, stage, behaviour.held, few, once_a_step=once)
-    texts = None
+    written = None
     if few is not None:
         key = gpt, plan, behaviour.held, behaviour.early_stop, once
-        texts = current_session().the(KeptTexts).of(key)
-    chunks = Chunks(b, texts, early_stop=behaviour.early_stop, keeps=keeps)
+        written = current_session().the(KeptLayers).of(key)
+    chunks = Chunks(b, written, early_stop=behaviour.early_stop, keeps=keeps)
     declare(b, chunks)
     keep_rest_here(b)
     ops, slot_of = emitted(b, chunks, order, forms, behaviour, apart=apart)
